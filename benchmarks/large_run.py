@@ -98,8 +98,16 @@ class Device:
         nodes = tuple(map(moved, self._graph.nodes))
         return lambda _: (nodes, self._graph.edges)
 
+    def storages(self) -> tuple[()]:
+        return ()
+
+    def uses(self) -> tuple[()]:
+        return ()
+
     def with_cause(self, finding: Finding) -> Finding:
         return finding
+
+    def follow(self, *_arguments: Any) -> Any: ...
 
     def stop(self) -> None: ...
 
@@ -113,10 +121,13 @@ class Device:
     def notes_ops_in_python(self) -> bool:
         return False
 
+    def new_allocations(self) -> Any:
+        return None
+
     def functions(self) -> Any:
         return self._functions
 
-    def pool_sizes(self, pools: Any) -> tuple[()]:
+    def pool_segments(self, pools: Any) -> tuple[()]:
         return ()
 
     def reserved_bytes(self) -> None: ...
@@ -124,6 +135,8 @@ class Device:
     def free_bytes(self) -> None: ...
 
     def stream(self) -> None: ...
+
+    def step_graphs(self, _patches: Any) -> Any: ...
 
     def time_replays(self, *_arguments: Any) -> None: ...
 

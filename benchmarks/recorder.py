@@ -103,7 +103,7 @@ class PlaceRecorder(OpRecorder):
 def native(module: Any) -> Iterator[None]:
     """Watches ops with the recorder in C++; the calls are not read from its log."""
     nothing = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
-    log = module.Log(module.Settings(nothing, False, set(), int, int, None), 0, None)
+    log = module.Log(module.Settings(nothing, False, set(), int, int, None, max), 0, None)
     with module_hooks(log.enter_module, log.leave_module), op_key.watch_natively(module, log):
         yield
 

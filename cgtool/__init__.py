@@ -11,6 +11,7 @@ _MODULES = {
     "capture": "cgtool.in_process",
     "check": "cgtool.api",
     "diff": "cgtool.api",
+    "event": "cgtool.recorder.notes",
     "load": "cgtool.api",
     "note": "cgtool.recorder.notes",
     "recording": "cgtool.recorder.block",

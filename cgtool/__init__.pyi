@@ -6,6 +6,7 @@ from cgtool.in_process import capture as capture
 from cgtool.in_process import verify as verify
 from cgtool.model.failure import CgtoolError as CgtoolError
 from cgtool.recorder.block import recording as recording
+from cgtool.recorder.notes import event as event
 from cgtool.recorder.notes import note as note
 
 __version__: str

@@ -9,189 +9,52 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from cgtool.analysis.graph.places import NodeDescriber
 from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazard
-from cgtool.analysis.units import count_text, total_of
+from cgtool.analysis.units import count_text
+from cgtool.loaded_graph import SHOWN, node_row, visible_lines
+from cgtool.loaded_graph import EdgeRow as EdgeRow
+from cgtool.loaded_graph import LoadedGraph as LoadedGraph
+from cgtool.loaded_graph import NodeRow as NodeRow
+from cgtool.loaded_graph import Relation as Relation
+from cgtool.loaded_graph import Rows as Rows
+from cgtool.loaded_graph import Selection as Selection
 from cgtool.model import capture_file
-from cgtool.model.capture import Capture, Frame, Graph, Node
+from cgtool.model.capture import Capture
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, usage
 from cgtool.model.files import path_of
 from cgtool.model.finding import Report
 from cgtool.model.options import CaptureOptions, VerifyOptions, unexpected
-from cgtool.render.text import visible
 
 if TYPE_CHECKING:
-    import pandas
     from rich.console import RenderableType
 
     from cgtool.analysis.diff.compare import Diff
     from cgtool.analysis.pools import PoolRow, ProgramPoolRow
     from cgtool.cli.options import WorkerOptions
 
-Row = TypeVar("Row", bound=msgspec.Struct)
 Subject = TypeVar("Subject", bound=msgspec.Struct)
-_SHOWN = 20
-"""Rows of a table in a notebook."""
 
 
-class NodeRow(msgspec.Struct, frozen=True):
-    """One node of a graph."""
+class GraphNotFoundError(KeyError):
+    """No graph, or more than one, is meant."""
 
-    graph: str
-    """The name of the graph."""
-    id: int
-    """Its number in the graph, in the order of creation; what ``LoadedGraph.edges`` has."""
-    type: str
-    """``kernel``, ``memcpy``, ``memset``, ``empty``, ..."""
-    name: str
-    """Short name of the kernel, ``memcpy dtod``, ..."""
-    kernel: str | None
-    """Demangled name of the kernel; None for other nodes."""
-    op: str | None
-    """The op that launched it: ``aten::addmm``."""
-    module: str | None
-    """Path of the module that ran the op: ``layers.0.mlp``; ``""`` is the root module."""
-    file: str | None
-    line: int | None
-    """The line of the user's code that ran the op, and the function around it."""
-    function: str | None
-    forward_op: str | None
-    """In backward: the op whose gradient this is part of, and its line."""
-    forward_file: str | None
-    forward_line: int | None
-    stream: int | None
-    """Index into ``capture.streams``: the stream that it was captured on."""
-    grid: tuple[int, int, int] | None
-    """Blocks of the launch, x, y and z; None for other nodes than kernels."""
-    block: tuple[int, int, int] | None
-    """Threads of a block, x, y and z."""
-    start_ns: int | None
-    """From the start of the graph's first node; None if it was not measured."""
-    duration_ns: int | None
-    """On the GPU, in one replay; None if it was not measured."""
-
-    def __repr__(self) -> str:
-        place = f" {Path(self.file).name}:{self.line}" if self.file else ""
-        return f"<node {self.id} of {self.graph}: {self.op or self.type} {self.name}{place}>"
-
-
-class Rows(Sequence[Row], Generic[Row]):
-    """Rows of one kind: a sequence, and a table."""
-
-    def __init__(self, rows: Sequence[Row], kind: type[Row], noun: str) -> None:
-        self._rows, self._kind, self._noun = rows, kind, noun
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self._rows)
-
-    @overload
-    def __getitem__(self, at: int) -> Row: ...
-    @overload
-    def __getitem__(self, at: slice) -> Rows[Row]: ...
-    def __getitem__(self, at: int | slice) -> Row | Rows[Row]:
-        if isinstance(at, slice):
-            return Rows(self._rows[at], self._kind, self._noun)
-        return self._rows[at]
-
-    def __repr__(self) -> str:
-        return f"<{count_text(len(self), self._noun)}>"
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """A dictionary for each row."""
-        return [msgspec.structs.asdict(row) for row in self._rows]
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a column for each field, even if there are no rows. Columns with missing
-        values, even in all rows, keep their type: ``Int64`` for whole numbers, ``string`` for text.
-        Raises ImportError without pandas."""
-        try:
-            import pandas
-        except ImportError as error:
-            error.add_note("fix: pip install pandas; to_dicts() needs nothing")
-            raise
-        # By the types of the fields: a column without any value has one too, and by way of floats,
-        # a start time would lose its last digits.
-        columns = {field.name: field.type for field in msgspec.structs.fields(self._kind)}
-        return pandas.DataFrame(
-            {
-                name: pandas.array([getattr(row, name) for row in self._rows], dtype=_dtype(type_))
-                for name, type_ in columns.items()
-            }
-        )
-
-    def _repr_html_(self) -> str:
-        rows = self[:_SHOWN].to_dicts()
-        if not rows:
-            return _escaped(repr(self))
-        names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-        head = "".join(f"<th>{_escaped(name)}</th>" for name in names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{_cell(row[name])}</td>" for name in names) + "</tr>"
-            for row in rows
-        )
-        more = len(self) - len(rows)
-        rest = f"<p>{count_text(more, f'more {self._noun}')}</p>" if more > 0 else ""
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
-
-
-_DTYPES = {bool: "boolean", int: "Int64", float: "Float64", str: "string"}
-
-
-def _dtype(hint: Any) -> str:
-    """The type of a column of pandas for values of this type, some of which may be missing."""
-    while type_args := get_args(hint):  # Annotated, and a union with None
-        if get_origin(hint) is tuple:
-            break
-        hint = next(part for part in type_args if part is not NoneType)
-    return _DTYPES.get(hint, "object")
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else _escaped(str(value))
-
-
-def _escaped(text: str) -> str:
-    return escape(visible(text))
-
-
-class LoadedGraph:
-    """One graph of a capture."""
-
-    def __init__(self, graph: Graph, nodes: Sequence[NodeRow]) -> None:
-        self._graph = graph
-        self.name = graph.name
-        self.nodes = Rows(nodes, NodeRow, "node")
-
-    @property
-    def edges(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of node ids: the second node waits for the first."""
-        return tuple((edge.source, edge.target) for edge in self._graph.edges)
-
-    @property
-    def nodes_ns(self) -> int | None:
-        """GPU time of all nodes, one replay; None if it was not measured."""
-        return total_of(row.duration_ns for row in self.nodes)
-
-    def __repr__(self) -> str:
-        edges = count_text(len(self._graph.edges), "edge")
-        return f"<graph {self.name}: {count_text(len(self.nodes), 'node')}, {edges}>"
+    __str__ = Exception.__str__  # that of KeyError quotes line breaks
 
 
 class LoadedCapture:
     """A file of ``cgtool capture``, ``profile``, ``bench`` or ``run``, or what ``cgtool.capture``
     captured."""
+
+    _graph_type: type[LoadedGraph] = LoadedGraph
 
     def __init__(self, path: Path, capture: Capture, raw: Mapping[str, str] | None = None) -> None:
         """``raw``: the driver's own texts by name, of a capture without a file."""
@@ -205,18 +68,31 @@ class LoadedCapture:
     def graphs(self) -> tuple[LoadedGraph, ...]:
         """In the order of their capture; graphs inside nodes come last."""
         describer = NodeDescriber(self.capture)
-        return tuple(
-            LoadedGraph(graph, [_row(graph, node, describer) for node in graph.nodes])
-            for graph in self.capture.graphs
-        )
+        graphs: list[LoadedGraph] = []
+        for index, graph in enumerate(self.capture.graphs):
+            rows = [node_row(graph, node, describer) for node in graph.nodes]
+            graphs.append(self._graph_type(self.capture, index, rows, graphs))
+        return tuple(graphs)
 
-    def graph(self, name: str) -> LoadedGraph:
-        """The graph of this name: ``forward``. Raises KeyError if none or several have it."""
-        found = [graph for graph in self.graphs if graph.name == name]
-        if len(found) != 1:
-            names = ", ".join(repr(graph.name) for graph in self.graphs)
-            raise KeyError(f"{count_text(len(found), 'graph')} named {name!r}: {names}")
-        return found[0]
+    def graph(
+        self, name: str | None = None, *, line: str | None = None, **facts: str | float
+    ) -> LoadedGraph:
+        """The graph of this name: ``forward``. Of a recorded program also by the ``line`` that
+        captured it, or called what did (``engine.py:88``), by its ``owner`` and ``key`` in the
+        ledger, its ``number`` in its process, and numbers that the program noted: ``batch=8``.
+        Raises KeyError with the candidates if none or several match, CgtoolError for a bad line."""
+        from cgtool.analysis.graph_choice import chosen, listed
+
+        given = facts if name is None else {"name": name, **facts}
+        found, every = chosen(self.capture, line, given)
+        if len(found) == 1 and (index := found[0].graph) is not None:
+            return self.graphs[index]
+        shown = given if line is None else {"line": line, **given}
+        terms = ", ".join(f"{term}={value!r}" for term, value in shown.items())
+        head = f"{count_text(len(found), 'graph')}{' with ' if terms else ''}{terms}"
+        there = ":" if found else "; there are:" if every else "; there is none"
+        text = f"{head}{there}{listed(self.capture, found or every)}"
+        raise GraphNotFoundError(visible_lines(text))
 
     @cached_property
     def nodes(self) -> Rows[NodeRow]:
@@ -363,7 +239,7 @@ def diff(a: CaptureOrFile, b: CaptureOrFile) -> Result[Diff]:
     first, second = _loaded(a, "diff()"), _loaded(b, "diff()")
     names = (str(first.path), str(second.path))
     report = compare(first.capture, second.capture, names=names)
-    return Result("cgtool-diff", report, partial(render, rows=_SHOWN), report.summary)
+    return Result("cgtool-diff", report, partial(render, rows=SHOWN), report.summary)
 
 
 def report(
@@ -456,35 +332,6 @@ def _worker_options(call: str, options: dict[str, Any]) -> WorkerOptions:
     if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
         raise usage(f"timeout={timeout!r}: expected a number of seconds above 0")
     return WorkerOptions(settings, timeout, quiet=True)
-
-
-def _row(graph: Graph, node: Node, describer: NodeDescriber) -> NodeRow:
-    place = describer.places.of(node)
-    frame, forward = place.frame or _NOWHERE, place.forward_frame or _NOWHERE
-    launch = node.kernel
-    return NodeRow(
-        graph=graph.name,
-        id=node.id,
-        type=node.type,
-        name=describer.title(node),
-        kernel=None if launch is None else describer.full_kernels[launch.function],
-        op=place.op,
-        module=place.module,
-        file=frame.file or None,
-        line=frame.line or None,
-        function=frame.function or None,
-        forward_op=place.forward_op,
-        forward_file=forward.file or None,
-        forward_line=forward.line or None,
-        stream=node.stream,
-        grid=None if launch is None else launch.grid,
-        block=None if launch is None else launch.block,
-        start_ns=node.start_ns,
-        duration_ns=node.duration_ns,
-    )
-
-
-_NOWHERE = Frame("", 0, "")
 
 
 def _text(screen: RenderableType) -> str:

@@ -266,18 +266,26 @@ class _OfThisProcess(_Forked):
         self.stdin = os.fdopen(write_end, "wb")
 
 
-def _program_of_this_process(command: Sequence[str], *, env: dict[str, str]) -> Any:
+def _program_of_this_process(
+    command: Sequence[str],
+    *,
+    env: dict[str, str],
+    stdout: int | None = None,
+    stderr: int | None = None,
+) -> Any:
     """The program of ``cgtool run``: forked if it is a script without a way of its own to start."""
     if command[0] != sys.executable or not command[1].endswith(".py"):
-        return subprocess.Popen(command, env=env)
-    return _Forked(lambda: _run_script(command, env))
+        return subprocess.Popen(command, env=env, stdout=stdout, stderr=stderr)
+    return _Forked(lambda: _run_script(command, env, [0, stdout or 1, stderr or 2]))
 
 
-def _run_script(command: Sequence[str], environment: dict[str, str]) -> None:
+def _run_script(
+    command: Sequence[str], environment: dict[str, str], standard: Sequence[int]
+) -> None:
     """Be what ``python SCRIPT ARGUMENTS`` is under ``cgtool run``, after its import of PyTorch."""
     os.environ.clear()
     os.environ.update(environment)
-    _enter([0, 1, 2], {})
+    _enter(standard, {})
     gc.set_threshold(700, 10, 10)
     # What the command would do at its end is not the program's.
     atexit._clear()

@@ -150,7 +150,9 @@ def test_rows_of_nodes():
     (graph,) = capture.graphs
     assert len(graph.nodes) == len(capture.nodes) == 55
     assert capture.graph("step") is graph
-    with pytest.raises(KeyError, match="0 graphs named 'forward': 'step'"):
+    with pytest.raises(
+        KeyError, match="0 graphs with name='forward'; there are:\n  name='step', 55 nodes"
+    ):
         capture.graph("forward")
     assert repr(capture.nodes[10:12]) == "<2 nodes>"
     backward = [row for row in capture.nodes if row.forward_line is not None]
@@ -324,10 +326,15 @@ def test_the_types_of_the_api(tmp_path):
     code = (
         "import cgtool\n"
         "from cgtool.api import CheckResult, LoadedCapture, LoadedGraph, NodeRow, Rows\n"
+        "from cgtool.api import Relation, Selection\n"
         "capture: LoadedCapture = cgtool.load('x.cgt')\n"
         "graph: LoadedGraph = capture.graph('forward')\n"
         "nodes: Rows[NodeRow] = graph.nodes[1:]\n"
         "size: int = capture.pools[0].reserved_bytes\n"
+        "gemms: Selection = graph.kernels('*gemm*', stream=1)(line='m.py:3')\n"
+        "order: Relation = gemms.before(graph.ops('add'), every=True)\n"
+        "kinds: list[str] = [each.kind for each in gemms.edges_to(graph.nodes)]\n"
+        "count: int = gemms.count\n"
         "found: CheckResult = cgtool.check('m.py:build')\n"
         "lines: list[int] = [each.place.line for each in found.findings if each.place]\n"
         "print(cgtool.diff(capture, 'y.cgt').report.different)\n"

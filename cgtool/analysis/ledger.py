@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 import cgtool
-from cgtool.analysis.eager_breaks import breaks_of
 from cgtool.analysis.ledger_sizes import sizes_of
 from cgtool.analysis.units import count_text
 from cgtool.model.capture import (
@@ -32,47 +31,70 @@ from cgtool.model.capture import (
     Node,
     Origin,
     Pool,
+    Stream,
 )
 from cgtool.model.capture_file import Sharing
 from cgtool.model.journal import (
     NOT_WRITTEN,
+    Allocated,
     Began,
-    Between,
+    CallOfCode,
     Captured,
     Capturing,
     Command,
+    Compiled,
     Counters,
     Finished,
+    FollowsAllocations,
     GraphEnded,
     GraphRead,
+    Happened,
     Journal,
     Lost,
     Machine,
+    MemoryGone,
+    MemoryUsed,
     NodeFailed,
     Noted,
     Pools,
+    Ranked,
+    Ready,
     Replayed,
+    ReplayedStale,
     Skipped,
+    Stacks,
+    StepCaptured,
     Stepped,
+    StepRan,
     Tables,
     Unseen,
-    WatchesOps,
 )
 from cgtool.model.ledger import (
     CALLABLES,
     COMPILE,
+    READY,
     UNSEEN,
+    CodeCall,
+    Collectives,
+    Communicator,
+    Compile,
+    DeviceAllocation,
     Diagnosis,
-    EagerBreak,
+    Event,
     Ledger,
     LedgerGraph,
+    LedgerMemory,
     LedgerPool,
+    MemoryUse,
     NotedReplays,
     PoolStream,
     Process,
     ReplayMoment,
     ReplayPlace,
     Skip,
+    StaleReplay,
+    StepRuns,
+    ThreadStack,
 )
 
 Moments = Callable[[Path, int], Iterable[tuple[int, int]]]
@@ -97,6 +119,10 @@ class _Tables:
     functions: dict[Function, int] = field(default_factory=dict)
     pools: dict[tuple[int, tuple[int, int]], int] = field(default_factory=dict)
     """By process and id."""
+    distributed: set[int] = field(default_factory=set)
+    """The origins that are ops of ``torch.distributed``."""
+    communicators: dict[Communicator, int] = field(default_factory=dict)
+    collectives: dict[Collectives, int] = field(default_factory=dict)
     sharing: Sharing = field(default_factory=Sharing)
 
     def frame_indices(self, frames: Iterable[Frame]) -> tuple[int, ...]:
@@ -121,12 +147,16 @@ class _ProcessLedger:
     contents: dict[int, Contents] = field(default_factory=dict)
     places: dict[int, dict[tuple[int, ...], int]] = field(default_factory=dict)
     notes: dict[int, Noted] = field(default_factory=dict)
-    between: list[Between] | None = None
-    """None if no ops were watched."""
-    breaks: list[EagerBreak] = field(default_factory=list)
-    """Their graphs are those of this process, by number."""
+    eager: dict[int, StepRan] = field(default_factory=dict)
+    step_runs: list[StepRuns] = field(default_factory=list)
     skips: Counter[str] = field(default_factory=Counter)
+    events: list[Event] = field(default_factory=list)
+    compiles: list[Compile] = field(default_factory=list)
+    allocations: list[DeviceAllocation] = field(default_factory=list)
+    follows_allocations: bool = False
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
+    memory: dict[int, LedgerMemory] = field(default_factory=dict)
+    """By the number that the process gave it, as in the graphs."""
     lost: list[str] = field(default_factory=list)
     incomplete: bool = False
     """Captures may be among what was lost."""
@@ -136,6 +166,7 @@ class _ProcessLedger:
     """Where the frames, origins and functions of this process are in the capture."""
     origins: list[int] = field(default_factory=list)
     functions: list[int] = field(default_factory=list)
+    communicators: list[int] = field(default_factory=list)
 
     def read(self, journal: Journal) -> None:
         for record in journal.records():
@@ -147,10 +178,22 @@ class _ProcessLedger:
                         record.command,
                         self._since(record.time_ns),
                         forked=record.forked,
+                        rank=record.rank,
+                        world_size=record.world_size,
                     )
                     if record.simulated:
                         # All that is known if the process ends before ``Machine`` is written.
                         self.environment = Environment(device="simulated", simulated=True)
+                case Ranked() if self.process is not None:
+                    self.process = msgspec.structs.replace(
+                        self.process, rank=record.rank, world_size=record.world_size
+                    )
+                case Stacks() if self.process is not None:
+                    stacks = tuple(
+                        ThreadStack(name, self.tables.frame_indices(frames))
+                        for name, frames in record.threads
+                    )
+                    self.process = msgspec.structs.replace(self.process, stacks=stacks)
                 case Machine():
                     self.environment = record.environment
                 case Tables():
@@ -173,16 +216,37 @@ class _ProcessLedger:
                     self._captured(record)
                 case GraphRead():
                     self._read_graph(record)
+                case MemoryUsed():
+                    self.memory[record.number] = LedgerMemory(
+                        self.number, record.address, record.bytes, record.name, record.kind
+                    )
+                case MemoryGone() if record.number in self.memory:
+                    self.memory[record.number] = msgspec.structs.replace(
+                        self.memory[record.number],
+                        gone_ns=self._since(record.time_ns),
+                        how=record.how,
+                        frames=self.tables.frame_indices(record.frames),
+                    )
+                case ReplayedStale() if (entry := self.graphs.get(record.number)) is not None:
+                    stale = StaleReplay(
+                        record.memory,
+                        self._since(record.time_ns),
+                        record.replay,
+                        self.tables.frame_indices(record.frames),
+                    )
+                    self._change(record.number, stale=(*entry.stale, stale))
                 case Unseen():
                     self.graphs[record.number] = LedgerGraph(
                         self.number, record.number, UNSEEN, began_ns=self._since(record.time_ns)
                     )
                 case Noted():
                     self.notes[record.number] = record
-                case WatchesOps():
-                    self.between = []
-                case Between() if self.between is not None:
-                    self.between.append(record)
+                case StepCaptured() if (entry := self.graphs.get(record.number)) is not None:
+                    calls = tuple(map(self._call, record.calls))
+                    key = entry.key or record.key
+                    self._change(record.number, step=record.step, calls=calls, key=key)
+                case StepRan():
+                    self.eager[record.number] = record
                 case Pools():
                     self._read_pools(record)
                 case Replayed():
@@ -202,9 +266,45 @@ class _ProcessLedger:
                 case Lost():
                     self.lost.append(record.reason)
                     self.incomplete |= record.captures
+                case Happened():
+                    self.events.append(
+                        Event(
+                            self.number,
+                            record.name,
+                            self._since(record.time_ns),
+                            self.tables.frame_indices(record.frames),
+                            record.replays,
+                        )
+                    )
+                case Compiled():
+                    self.compiles.append(
+                        Compile(
+                            self.number,
+                            self._since(record.time_ns),
+                            record.duration_ns,
+                            record.compiler,
+                            record.name,
+                            record.because,
+                            self.tables.frame_indices(record.frames),
+                        )
+                    )
+                case FollowsAllocations():
+                    self.follows_allocations = True
+                case Allocated():
+                    self.allocations.append(
+                        DeviceAllocation(
+                            self.number,
+                            self._since(record.time_ns),
+                            record.bytes,
+                            record.device,
+                            self.tables.frame_indices(record.frames),
+                        )
+                    )
                 case Finished() if self.process is not None:
                     ended = self._since(record.time_ns)
-                    self.process = msgspec.structs.replace(self.process, ended_ns=ended)
+                    self.process = msgspec.structs.replace(
+                        self.process, ended_ns=ended, error=record.error
+                    )
         self._count(journal.counters())
 
     def add_moments(self, seen: Callable[[int], Iterable[tuple[int, int]]]) -> None:
@@ -217,6 +317,10 @@ class _ProcessLedger:
             between = tuple(each for each in moments if first < each.time_ns < last)
             if between:
                 self._change(number, moments=between)
+
+    def _call(self, call: CallOfCode) -> CodeCall:
+        (code,) = self.tables.frame_indices((call.code,))
+        return CodeCall(call.name, code, call.sizes)
 
     def _since(self, time_ns: int) -> int:
         return max(time_ns - self.started_ns, 0)
@@ -235,8 +339,14 @@ class _ProcessLedger:
                 forward=None if origin.forward is None else self.origins[origin.forward],
             )
             self.origins.append(tables.origins.setdefault(moved, len(tables.origins)))
+            op = origin.op or ""
+            if op.startswith(("c10d::", "_c10d_functional::")) and "wait_tensor" not in op:
+                tables.distributed.add(self.origins[-1])
         for function in new.functions:
             self.functions.append(tables.functions.setdefault(function, len(tables.functions)))
+        for each in new.communicators:
+            known = tables.communicators
+            self.communicators.append(known.setdefault(each, len(known)))
 
     def _captured(self, record: Captured) -> None:
         if record.pool is not None:
@@ -258,7 +368,34 @@ class _ProcessLedger:
             tuple(map(self._renumbered, record.nodes)), record.edges
         )
         if (entry := self.graphs.get(record.number)) is not None:
-            self._change(record.number, cgtool_ns=entry.cgtool_ns + record.cgtool_ns)
+            self._change(
+                record.number,
+                cgtool_ns=entry.cgtool_ns + record.cgtool_ns,
+                nodes=len(record.nodes),
+                collectives=self._collectives(record),
+                collective_bytes=record.collective_bytes,
+                memory=record.uses,
+            )
+
+    def _collectives(self, record: GraphRead) -> int | None:
+        """The number of those of a graph, with the origins of their nodes."""
+        if not record.collectives:
+            return None
+        nodes = self.contents[record.number][0]
+        calls = dict.fromkeys(
+            (node.call, node.origin) for node in nodes if node.origin in self.tables.distributed
+        )
+        # One that launches nothing has no node, and then it is not known which one it is.
+        places: Sequence[int | None] = [None] * len(record.collectives)
+        if len(calls) == len(places):
+            places = [origin for _call, origin in calls]
+        replace = msgspec.structs.replace
+        collectives = tuple(
+            replace(each, communicator=self.communicators[each.communicator], origin=place)
+            for each, place in zip(record.collectives, places, strict=True)
+        )
+        known = self.tables.collectives
+        return known.setdefault(Collectives(collectives), len(known))
 
     def _read_pools(self, record: Pools) -> None:
         by_pool: dict[tuple[int, int], list[PoolStream]] = defaultdict(list)
@@ -298,6 +435,10 @@ class _ProcessLedger:
             )
         for number in uncounted:
             self._change(number, uncounted=True)
+        if self.process is not None and self.process.rank is not None:
+            self.process = msgspec.structs.replace(
+                self.process, begun=counters.begun, last_replays=counters.last_replays
+            )
         if self.process is not None and any(counters.gpu_ns):
             inside_ns, outside_ns = counters.gpu_ns
             self.process = msgspec.structs.replace(
@@ -353,14 +494,31 @@ class _ProcessLedger:
             )
         for number, record in self.notes.items():
             if number < len(counters.notes) and (count := counters.notes[number][0]):
-                names, values = tuple(record.values), tuple(record.values.values())
-                noted[record.graph].append(NotedReplays(names, values, count))
+                numbers, texts = _split(record.values)
+                names, values = tuple(numbers), tuple(numbers.values())
+                noted[record.graph].append(NotedReplays(names, values, count, texts))
         for number, notes in noted.items():
             self._change(number, notes=tuple(notes))
-        if self.between is not None:
-            if any(record.number >= len(counters.breaks) for record in self.between):
-                self.lost.append("some ops outside graphs could not be counted")
-            self.breaks = breaks_of(self.between, counters.breaks, self.tables.frame_indices)
+        if uncounted_runs := sum(number >= len(counters.steps) for number in self.eager):
+            self.lost.append(
+                f"{count_text(uncounted_runs, 'kind')} of eager steps could not be counted"
+            )
+        for number, run in self.eager.items():
+            if number < len(counters.steps) and (count := counters.steps[number][0]):
+                numbers, texts = _split(run.values)
+                self.step_runs.append(
+                    StepRuns(
+                        self.number,
+                        run.step,
+                        self._call(run.call),
+                        self.tables.frame_indices(run.frames),
+                        count,
+                        tuple(numbers),
+                        tuple(numbers.values()),
+                        texts,
+                        run.in_pieces,
+                    )
+                )
         unseen = sum(graph.owner == UNSEEN for graph in self.graphs.values())
         if unseen:
             self.lost.append(
@@ -368,6 +526,13 @@ class _ProcessLedger:
                 "before the recording, or was not made by torch.cuda.CUDAGraph; the replays "
                 "are counted"
             )
+
+
+def _split(values: dict[str, float | str]) -> tuple[dict[str, float], tuple[tuple[str, str], ...]]:
+    """The numbers among what was noted, and the texts."""
+    numbers = {name: value for name, value in values.items() if not isinstance(value, str)}
+    texts = ((name, value) for name, value in values.items() if isinstance(value, str))
+    return numbers, tuple(texts)
 
 
 def merge(
@@ -379,10 +544,12 @@ def merge(
     status: int | None,
     created: str,
     moments: Moments | None = None,
+    ready: Ready | None = None,
 ) -> Capture:
     """The journals of a command's processes as one capture.
 
     ``lost``: why some processes left none. ``moments``: of their replays, if they were followed.
+    ``ready``: when the output of the program has matched ``--ready-output``.
     """
     tables = _Tables()
     processes: list[_ProcessLedger] = []
@@ -410,18 +577,19 @@ def merge(
     origins = list(tables.origins)
     graphs: list[Graph] = []
     entries: list[LedgerGraph] = []
-    breaks: list[EagerBreak] = []
+    memory: list[LedgerMemory] = []
     for process in processes:
-        places = dict(zip(sorted(process.graphs), itertools.count(len(entries)), strict=False))
-        breaks += (
-            msgspec.structs.replace(way, before=places[way.before], after=places[way.after])
-            for way in process.breaks
-            if way.before in places and way.after in places
-        )
+        at = {number: len(memory) + index for index, number in enumerate(process.memory)}
+        memory += process.memory.values()
         alike: dict[bytes, int] = {}
         for number in sorted(process.graphs):
             entry, contents = process.graphs[number], process.contents.get(number)
             captured = process.captured.get(number)
+            entry = msgspec.structs.replace(
+                entry,
+                memory=tuple(_at(each, at) for each in entry.memory if each.memory in at),
+                stale=tuple(_at(each, at) for each in entry.stale if each.memory in at),
+            )
             if contents is not None and captured is not None:
                 if entry.owner == CALLABLES and not entry.key:
                     key = _phase(contents[0], origins)
@@ -452,6 +620,7 @@ def merge(
         frames=tuple(tables.frames),
         origins=tuple(tables.origins),
         functions=tuple(tables.functions),
+        streams=tuple(_streams(graphs)),
         memory=Memory(
             pools=tuple(Pool(id, f"pool {number}") for number, (_, id) in enumerate(tables.pools)),
             exact=False,
@@ -467,14 +636,51 @@ def merge(
                 for process in processes
                 for reason, times in process.skips.items()
             ),
-            watched_ops=any(each.between is not None for each in processes),
-            breaks=tuple(breaks),
+            events=tuple(
+                sorted(
+                    (
+                        *(event for process in processes for event in process.events),
+                        *_ready(ready, command, len(processes)),
+                    ),
+                    key=lambda event: event.time_ns,
+                )
+            ),
+            compiles=tuple(each for process in processes for each in process.compiles),
+            allocations=tuple(each for process in processes for each in process.allocations),
+            followed_allocations=bool(processes)
+            and all(each.follows_allocations for each in processes),
+            step_runs=tuple(runs for each in processes for runs in each.step_runs),
+            communicators=tuple(tables.communicators),
+            collectives=tuple(tables.collectives),
             pools=tuple(pool for each in processes for pool in each.pools.values()),
+            memory=tuple(memory),
             lost=tuple(dict.fromkeys(reasons)),
             incomplete=incomplete,
         ),
     )
     return msgspec.structs.replace(capture, graphs=tuple(_named(capture)))
+
+
+_OfMemory = TypeVar("_OfMemory", MemoryUse, StaleReplay)
+
+
+def _at(entry: _OfMemory, places: Mapping[int, int]) -> _OfMemory:
+    """The entry with the place of its memory in the ledger, by the number of its process."""
+    return msgspec.structs.replace(entry, memory=places[entry.memory])
+
+
+def _streams(graphs: Sequence[Graph]) -> Iterator[Stream]:
+    """By their number in a graph: those of two graphs need not be the same streams."""
+    known = (node.stream for graph in graphs for node in graph.nodes)
+    for number in range(1 + max((each for each in known if each is not None), default=-1)):
+        yield Stream(number, f"stream {number}" if number else "capture stream")
+
+
+def _ready(ready: Ready | None, command: Command, processes: int) -> Iterator[Event]:
+    if ready is not None and processes:
+        time_ns = max(ready.time_ns - command.started_ns, 0)
+        process = 0 if processes == 1 else None
+        yield Event(process, READY, time_ns, replays=ready.replays, output=ready.output)
 
 
 def _named(capture: Capture) -> Iterator[Graph]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from cgtool.analysis.ledger_costs import cost_findings, numbers_of
+from cgtool.analysis.ledger_memory import stale_findings
 from cgtool.analysis.ledger_notes import (
     Padded,
     better_size,
@@ -22,6 +23,7 @@ from cgtool.analysis.ledger_notes import (
     share_of_padding,
     with_graph_of,
 )
+from cgtool.analysis.ranks.report import rank_findings
 from cgtool.analysis.reports import caller_of, place_of, quoted
 from cgtool.analysis.stepped import NODE_FAULTS, at_node, node_name
 from cgtool.analysis.units import bytes_text, count_text, number_text, percent_text, time_text
@@ -175,7 +177,8 @@ def ledger_findings(capture: Capture) -> tuple[Finding, ...]:
             if not ledger.stepped:
                 findings += cost_findings(line.entries, line.frames)
             findings += _of_one_topology(capture, line, alike)
-    findings = [*node_faults(capture), *findings, *_skipped(ledger.skips)]
+    of_replays = *node_faults(capture), *stale_findings(capture), *rank_findings(capture)
+    findings = [*of_replays, *findings, *_skipped(ledger.skips)]
     return quoted(findings, capture.sources)
 
 

@@ -1,9 +1,9 @@
-"""The numbers that a program noted for its replays (``cgtool.note``): their distribution, and how
-much of what graphs compute is padding."""
+"""What a program noted for its replays (``cgtool.note``): the distribution of numbers, and how much
+of what graphs compute is padding."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,13 +22,15 @@ class Padded(NamedTuple):
 
 @dataclass(frozen=True)
 class Note:
-    """One name, of all replays for which it was noted."""
+    """One name, of all replays for which it was noted; or one text."""
 
     name: str
+    """``batch``; ``mode lora``."""
     replays: int
-    least: float
-    median: float
-    most: float
+    least: float | None
+    """This and the next two: None for a text."""
+    median: float | None
+    most: float | None
     sizes: tuple[float, ...]
     """The sizes that the graphs compute: the least and the most, one number if they are equal;
     empty where nothing was noted."""
@@ -37,18 +39,24 @@ class Note:
 
 
 def notes_of(entries: Iterable[LedgerGraph]) -> tuple[Note, ...]:
-    """The numbers noted for the replays of some graphs, by name."""
+    """What was noted for the replays of some graphs, by name."""
+    texts: Counter[str] = Counter()
     values: dict[str, dict[float, int]] = defaultdict(lambda: defaultdict(int))
     entries = list(entries)
     for entry in entries:
         for noted in entry.notes:
-            for name, value in zip(noted.names, noted.values, strict=True):
+            for name, value in zip(noted.names, noted.values, strict=False):
                 values[name][value] += noted.replays
+            for name, text in noted.texts:
+                texts[f"{name} {text}"] += noted.replays
     padded = padding_of(entries)
-    return tuple(
-        _note(name, counts, padded.get(name, ()))
-        for name, counts in values.items()
-        if not (name.startswith(PADDED) and name.removeprefix(PADDED) in padded)
+    return (
+        *(
+            _note(name, counts, padded.get(name, ()))
+            for name, counts in values.items()
+            if not (name.startswith(PADDED) and name.removeprefix(PADDED) in padded)
+        ),
+        *(Note(text, count, None, None, None, (), None) for text, count in texts.items()),
     )
 
 
@@ -57,7 +65,7 @@ def padding_of(entries: Iterable[LedgerGraph]) -> dict[str, list[Padded]]:
     found: dict[str, list[Padded]] = defaultdict(list)
     for entry in entries:
         for noted in entry.notes:
-            values = dict(zip(noted.names, noted.values, strict=True))
+            values = dict(zip(noted.names, noted.values, strict=False))
             for name, needed in values.items():
                 size = values.get(PADDED + name)
                 if size is not None:

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from cgtool.analysis.eager_breaks import EagerRow, eager_rows
+from cgtool.analysis.eager_steps import EagerRow, eager_rows, sentence_of_steps
 from cgtool.analysis.graph.places import file_line
+from cgtool.analysis.graph_memory import GraphMemoryRow, estimates, graph_memory
 from cgtool.analysis.ledger_costs import CaptureTime, capture_time
+from cgtool.analysis.ledger_events import EventRow, event_rows
 from cgtool.analysis.ledger_findings import (
     LineGraphs,
     by_line,
@@ -19,6 +21,7 @@ from cgtool.analysis.ledger_findings import (
     ledger_findings,
     reserved_text,
 )
+from cgtool.analysis.ledger_memory import MemoryRow, memory_rows, stale_replays
 from cgtool.analysis.ledger_notes import Note, notes_of
 from cgtool.analysis.ledger_sizes import sizes_of
 from cgtool.analysis.pools import ProgramPoolRow, program_pools, unread_pools
@@ -79,7 +82,7 @@ class LedgerRow:
     findings: tuple[str, ...]
     """The codes of the findings that are about these graphs."""
     notes: tuple[Note, ...]
-    """Numbers that the program noted for its replays."""
+    """What the program noted for its replays."""
     gpu_ns: int | None
     """Mean GPU time of a replay; None without ``--times``."""
     gpu_share: float | None
@@ -113,13 +116,22 @@ class LedgerReport:
     """GPU time inside graphs, and all of it; None without ``--times``."""
     gpu_ns: int | None
     sentence: str
+    steps: str | None
+    """How many steps ran in graphs, and why the others did not; None if all of those that were
+    followed did."""
+    eager: tuple[EagerRow, ...]
     lines: tuple[LedgerRow, ...]
     graphs: tuple[LedgerRow, ...]
     """Rows for single graphs, in order of their capture."""
-    breaks: tuple[EagerRow, ...] | None
-    """Ops outside graphs between replays; None if ops were not watched."""
-    breaks_ns: int
-    """Host time between replays."""
+    events: tuple[EventRow, ...]
+    """Moments that the program marked, in order of time, and the end of each process that has
+    some."""
+    memory: tuple[MemoryRow, ...]
+    """The memory outside their pools that graphs use."""
+    graph_memory: tuple[GraphMemoryRow, ...]
+    """In order of their capture."""
+    size_estimates: tuple[str, ...]
+    """What one more size would add, by line."""
     pools: tuple[ProgramPoolRow, ...]
     unread_pools: int
     """Pools whose memory was not read."""
@@ -147,6 +159,7 @@ def ledger_report(capture: Capture) -> LedgerReport:
                 row = _row(capture, group.owner, line, [entry], findings, replaying)
                 size = sizes.get(-1 if entry.graph is None else entry.graph)
                 graphs.append((entry, replace(row, size=size)))
+    memory = graph_memory(capture, ledger)
     graphs.sort(key=lambda pair: (pair[0].process, pair[0].number))
     return LedgerReport(
         command=shlex.join(ledger.command),
@@ -158,10 +171,14 @@ def ledger_report(capture: Capture) -> LedgerReport:
         graphs_gpu_ns=ledger.graphs_gpu_ns,
         gpu_ns=ledger.gpu_ns,
         sentence=sentence_of(ledger),
+        steps=sentence_of_steps(capture, ledger),
+        eager=eager_rows(capture, ledger),
         lines=tuple(sorted(lines, key=lambda row: (-(row.replays or 0), -row.capture_ns))),
         graphs=tuple(row for _, row in graphs),
-        breaks=eager_rows(capture, ledger.breaks) if ledger.watched_ops else None,
-        breaks_ns=sum(way.host_ns for way in ledger.breaks),
+        events=event_rows(capture, ledger),
+        memory=memory_rows(capture, ledger),
+        graph_memory=memory,
+        size_estimates=estimates(memory),
         pools=program_pools(capture, ledger),
         unread_pools=unread_pools(capture, ledger),
         findings=findings,
@@ -312,6 +329,9 @@ def sentence_of(ledger: Ledger) -> str:
             if ledger.incomplete
             else "the program captured no CUDA graph"
         ]
+    if stale := sum(stale_replays(each) for each in graphs):
+        verb = "uses" if stale == 1 else "use"
+        parts.append(f"{count_text(stale, 'replay')} {verb} memory that was given back")
     unused = [each for each in graphs if each.is_unused]
     if unused and not ledger.failed_early:
         cost = [time_text(sum(each.capture_ns for each in unused))]

@@ -60,7 +60,7 @@ def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
         unit = f" {metric.unit}" if metric.unit in ("MiB", "ms", "us", "%") else ""
         option = typer.Option(
             f"--{name}",
-            metavar="[PHASE=]N" if metric.phases else "N",
+            metavar="EVENT=N" if metric.after else "[PHASE=]N" if metric.phases else "N",
             help=f"{words} N{unit}: {metric.means.replace('`', '')}.",
             rich_help_panel="Budgets",
         )

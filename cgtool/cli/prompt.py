@@ -110,7 +110,7 @@ class Prompt(cmd.Cmd):
                 raise
             failure = error.failure
             fix = f" ({failure.fix})" if failure.fix else ""
-            self._fail(f"{failure.message.removeprefix('--select ')}{fix}")
+            self._fail(f"{failure.message}{fix}")
             return False
 
     def parseline(self, line: str) -> tuple[str | None, str | None, str]:
@@ -310,10 +310,10 @@ class Prompt(cmd.Cmd):
                 raise usage(f"there is no node {pattern} in {known}")
             return [self._starts[at] + int(pattern) + 1]
         if "=" in pattern:
-            selections = [parse([pattern])]
+            selections = [parse([pattern], where="")]
         else:
             names = ("line",) if _LINE.fullmatch(pattern) and "::" not in pattern else _NAMES
-            selections = [parse([f"{name}={pattern}"]) for name in names]
+            selections = [parse([f"{name}={pattern}"], where="") for name in names]
         positions: set[int] = set()
         for graph, start in zip(self._graphs, self._starts, strict=False):
             last_of_call = {node.call: node.id for node in graph.nodes}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, print_saved, show_report
+from cgtool.cli.watchdog import watching
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture, created_now
 from cgtool.model.collector import CollectorPaused
@@ -32,14 +34,16 @@ from cgtool.model.journal import (
     process_files,
     read_journals,
     read_lost,
+    read_ready,
 )
-from cgtool.model.ledger import Ledger
+from cgtool.model.ledger import Event, Ledger
 from cgtool.model.sources import with_sources
 from cgtool.program.spec import parse_entry
 
 EPILOG = """PROGRAM is `train.py ARGS...`, `-m package.module ARGS...`, or after `--` any command
 that ends in Python processes: `cgtool run -- torchrun --nproc-per-node 2 train.py`. To show a
 saved run, give its .cgt file; if cgtool was killed, give the .cgtool-run-... folder that it left.
+To compare ranks that have a file each, give the folder with the files.
 The exit code is that of the program."""
 
 
@@ -70,19 +74,41 @@ def run(
             "--times", help="Time replays on the GPU, and everything that runs outside graphs."
         ),
     ] = False,
-    eager_breaks: Annotated[
-        bool,
-        typer.Option(
-            "--eager-breaks", help="Watch the ops that run outside graphs, between two replays."
-        ),
-    ] = False,
     step: Annotated[
         bool,
         typer.Option(
             "--step", help="Run each replay node by node, and name the node that fails on a GPU."
         ),
     ] = False,
+    ready_after: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Mark the event `ready` at the N-th replay of a process."
+        ),
+    ] = None,
+    ready_output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Mark the event `ready` when the program prints a line that matches this regular "
+            "expression.",
+        ),
+    ] = None,
+    watchdog: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            metavar="SECONDS",
+            help="Say what each process does when nothing is captured or replayed for so long.",
+        ),
+    ] = None,
     graphs: Annotated[bool, typer.Option("--graphs", help="Show a row for each graph.")] = False,
+    ranks: Annotated[
+        bool,
+        typer.Option(
+            "--ranks", help="Compare the ranks of a program: captures, collectives, replays."
+        ),
+    ] = False,
     rows: Annotated[
         int,
         typer.Option(min=0, metavar="N", help="Rows of the table, and findings; 0 shows all."),
@@ -95,15 +121,18 @@ def run(
 
     if device not in (None, "simulated"):
         raise usage(f"device `{device}` is not `simulated`", fix="leave out --device for a GPU")
-    show = partial(
-        _show, format_=format_, only=only, quiet=quiet, graphs=graphs, rows=rows, explain=explain
-    )
+    options: dict[str, Any] = {}
+    options |= {"format_": format_, "only": only, "quiet": quiet, "rows": rows, "explain": explain}
+    show: Callable[..., None] = partial(_show, ranks=ranks, graphs=graphs, **options)
     is_saved = program[0].endswith(".cgt")
     folder = Path(program[0])
-    unfinished = _unfinished(folder) if is_dir(folder) and not is_saved else None
-    if is_saved or unfinished is not None:
-        given = {"--device": device, "--times": times, "--eager-breaks": eager_breaks}
-        given["--step"] = step
+    is_folder = is_dir(folder) and not is_saved
+    files = _files_of_ranks(folder) if is_folder else []
+    unfinished = _unfinished(folder) if is_folder and not files else None
+    if is_saved or is_folder:
+        given: dict[str, object] = {"--device": device, "--times": times, "--step": step}
+        given |= {"--ready-after": ready_after, "--ready-output": ready_output}
+        given |= {"--watchdog": watchdog is not None}
         if option := next((name for name, is_given in given.items() if is_given), None):
             raise usage(
                 f"{option} applies to a program, not to a saved run: {program[0]}",
@@ -120,6 +149,13 @@ def run(
             why="nodes that run one at a time take longer than in a replay",
             fix="leave one of them out",
         )
+    if ready_after is not None and ready_output is not None:
+        raise usage(
+            "--ready-after and --ready-output exclude each other",
+            why="both mark the event `ready`",
+            fix="leave one of them out",
+        )
+    pattern = None if ready_output is None else _pattern(ready_output)
     if is_saved:
         capture = capture_file.read(Path(program[0]))
         if capture.ledger is None:
@@ -131,6 +167,13 @@ def run(
         output = opt.place(output)
         check_places([("-o", output)], program[0])
         show(capture, output=output)
+        return
+    if files:
+        output = opt.place(output)
+        check_places([("-o", output)], *files)
+        sharing = capture_file.Sharing()
+        captures = [_capture_of(file, sharing) for file in files]
+        _show_ranks(captures, program[0], [each.name for each in files], output=output, **options)
         return
     progress = None
     if unfinished is not None:
@@ -148,15 +191,18 @@ def run(
         began = time.perf_counter_ns()
         progress = Progress(folder)
         try:
-            status = run_program(
-                arguments,
-                folder,
-                device or "",
-                times=times,
-                eager_breaks=eager_breaks,
-                step=step,
-                meanwhile=partial(_follow, progress),
-            )
+            with watching(folder, command, watchdog):
+                status = run_program(
+                    arguments,
+                    folder,
+                    device or "",
+                    times=times,
+                    step=step,
+                    ready_after=ready_after,
+                    watchdog=watchdog is not None,
+                    ready_output=pattern,
+                    meanwhile=partial(_follow, progress),
+                )
         except CgtoolError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -178,6 +224,7 @@ def run(
                 status=status,
                 created=created_now(),
                 moments=None if progress is None else progress.of,
+                ready=read_ready(folder),
             )
             # Its processes began later.
             capture = with_sources(capture, command.started_ns, command.folder)
@@ -193,6 +240,8 @@ def run(
                 sys.stderr.write(_WITHOUT_GRAPHS.format(file=file))
             else:
                 _save(capture, target, folder, len(running))
+            if ready_output is not None and not any(each.output for each in _events(capture)):
+                sys.stderr.write(f"no line of the output matched --ready-output {ready_output}\n")
             if output is None and (name := _file_for_cgtool(program)):
                 sys.stderr.write(
                     f"`-o {name}` came after the program, so the program got it; for cgtool: "
@@ -224,15 +273,62 @@ _WITHOUT_GRAPHS = (
 def _is_empty(ledger: Ledger | None) -> bool:
     """Whether it has nothing that a later command could show."""
     return ledger is None or not (
-        ledger.graphs or ledger.skips or ledger.breaks or ledger.gpu_ns or ledger.incomplete
+        ledger.graphs or ledger.skips or ledger.events or ledger.gpu_ns or ledger.incomplete
     )
 
 
-def _show(capture: Capture, **options: Any) -> None:
+def _events(capture: Capture) -> tuple[Event, ...]:
+    return () if capture.ledger is None else capture.ledger.events
+
+
+def _show(capture: Capture, *, ranks: bool, graphs: bool, **options: Any) -> None:
+    if ranks:
+        command = shlex.join(capture.ledger.command if capture.ledger else ())
+        _show_ranks([capture], command, (), **options)
+        return
     from cgtool.analysis.ledger_report import ledger_report
     from cgtool.render.ledger_table import render
 
-    show_report("cgtool-ledger", ledger_report(capture), render, **options)
+    show_report("cgtool-ledger", ledger_report(capture), render, graphs=graphs, **options)
+
+
+def _show_ranks(
+    captures: Sequence[Capture], command: str, names: Sequence[str], **options: Any
+) -> None:
+    """``names``: the files of the captures, if there are several."""
+    from cgtool.analysis.ranks.report import ranks_report
+    from cgtool.render.ranks_table import render
+
+    show_report("cgtool-ranks", ranks_report(captures, command, names), render, **options)
+
+
+def _files_of_ranks(folder: Path) -> list[Path]:
+    """The saved runs in a folder, and the folders in it that cgtool left when it was killed."""
+    if is_file(folder / COMMAND):
+        return []
+    return sorted(path for path in folder.iterdir() if path.suffix == ".cgt" or _is_left(path))
+
+
+def _is_left(path: Path) -> bool:
+    return is_dir(path) and is_file(path / COMMAND)
+
+
+def _capture_of(file: Path, sharing: capture_file.Sharing) -> Capture:
+    """A saved run without its graphs, or what was recorded of one."""
+    if not _is_left(file):
+        return capture_file.read_ledger(file, sharing)
+    from cgtool.analysis.ledger import merge
+
+    command = _unfinished(file)
+    with CollectorPaused():
+        return merge(
+            command,
+            read_journals(file),
+            read_lost(file),
+            wall_ns=0,
+            status=None,
+            created=created_now(),
+        )
 
 
 def _save(capture: Capture, target: Path, folder: Path, running: int) -> None:
@@ -252,6 +348,13 @@ def _save(capture: Capture, target: Path, folder: Path, running: int) -> None:
         )
     else:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise usage(f"--ready-output {text}: not a regular expression: {error}") from None
 
 
 def _file_for_cgtool(program: list[str]) -> str | None:

@@ -99,6 +99,14 @@ class CaptureError:
         file, line = next(own, ("", ""))
         return _REPLAYED in self.text or (file == _GRAPHS and "replay(" in line)
 
+    @property
+    def calls_collective(self) -> bool:
+        """A process group was called."""
+        places = zip(self.files, self.lines, strict=True)
+        own = ((file, line) for file, line in places if not file.startswith("/cgtool/"))
+        file, line = next(own, ("", ""))
+        return file.startswith("/torch/distributed/") and "group." in line
+
     def ran(self, part: str) -> bool:
         """Whether a file of the traceback has ``part`` in its name."""
         return any(part in name for name in self.files)
@@ -617,6 +625,14 @@ RULES = (
         NOT_NESTED,
         # Another thread may be the one that captures.
         when=lambda error: error.begins_capture and not error.threads,
+    ),
+    Rule(
+        code("nccl-first-call-in-capture"),
+        _REFUSED,
+        "a collective is not permitted when a stream is capturing (900): most often it is the "
+        "first one of its process group, which connects the ranks",
+        when=lambda error: error.calls_collective,
+        only_in_capture=True,
     ),
     Rule(
         code("sync-item"),

@@ -44,7 +44,9 @@ def answer(capture: Capture, report: ProfileReport | None, number: NumberFrame) 
     findings = explain_findings((*graph_findings(capture), *(gain.findings if gain else ())))
     if ledger is not None:
         findings = (*ledger.findings, *findings)
-        sentences = [f"{ledger.sentence[:1].upper()}{ledger.sentence[1:]}."]
+        sentences = [
+            f"{each[:1].upper()}{each[1:]}." for each in (ledger.sentence, ledger.steps) if each
+        ]
     elif gain is not None:
         sentences = list(_sentences(gain, report))
     else:
@@ -200,19 +202,22 @@ def run_tree(capture: Capture, ledger: Ledger, report: LedgerReport) -> dict[str
 
 def _tables(report: LedgerReport) -> list[dict[str, Any]]:
     """By line, by graph, and whatever else the screens have."""
-    by_line_, *notes = tables(ledger_table.render(report)) or [{}]
+    shown = tables(ledger_table.render(report))
+    if not report.graphs:
+        return shown
+    by_line_, *notes = shown
     graphs = ledger_table.render(report, graphs=True)
-    by_graph = tables(graphs)[:1]
-    if not by_graph:
-        return []
+    by_graph = tables(graphs)
     where = [part for part in graphs.parts if type(part) is Table and part.name == "where"]
+    # The memory that was given back is part of the table of all.
+    others = {each["title"]: each for each in (*notes, *tables(ledger_table.render_pools(report)))}
     numbers = [-1 if row.number is None else row.number for row in report.graphs]
     return [
         {**by_line_, "title": "By line"},
         {**by_graph[0], "title": "By graph", "graphs": numbers},
         *({**page_table(table), "title": "Where", "graphs": numbers} for table in where),
         *tables(ledger_table.render_times(report)),
-        *notes,
+        *others.values(),
     ]
 
 

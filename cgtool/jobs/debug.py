@@ -211,9 +211,9 @@ class FirstNan:
         out: where none is left at the end, that is a warning. Raises StepFailedError."""
         graphs = self._capture.graphs[: len(self._steppers)]
         for index, graph in enumerate(graphs):
-            for node in graph.nodes:
-                bad = next((tensor for tensor in node.values if tensor.nans), None)
-                if bad is None or (given := self._given(index, node.id, bad.name)) is None:
+            bad_tensors = ((n, tensor) for n in graph.nodes for tensor in n.values if tensor.nans)
+            for node, bad in bad_tensors:
+                if (given := self._given(index, node.id, bad.name)) is None:
                     continue
                 before = f"; it reads `{given}`, which has NaNs already" if given else ""
                 replay = f" in replay {self._replay}" if self._replay > 1 else ""

@@ -245,6 +245,13 @@ class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
     type: Byte = 0
     """0 an ordinary dependency, 1 programmatic (the two kernels may overlap)."""
 
+    @property
+    def kind(self) -> str:
+        """``full``, ``programmatic``, or ``launch order``: after all blocks of the source began."""
+        if self.type == 0 and self.from_port == 0:
+            return "full"
+        return "launch order" if self.from_port == 2 else "programmatic"
+
 
 Contents = tuple[tuple[Node, ...], tuple[Edge, ...]]
 """A graph as it is read."""
@@ -353,7 +360,8 @@ class Function(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Stream(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A stream that took part in a capture. The first is the capturing stream."""
+    """A stream that took part in a capture. The first is the capturing stream. Of a program, these
+    are the streams of a graph by their number in it: two graphs may mean different ones."""
 
     handle: Address
     name: str

@@ -44,7 +44,7 @@ from cgtool.model.capture import (
 from cgtool.model.collector import CollectorPaused
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import atomic, encode_json, open_regular, require_known_version
-from cgtool.model.ledger import Ledger
+from cgtool.model.ledger import Ledger, LedgerGraph
 from cgtool.model.measurements import Bench, Profile
 from cgtool.model.schema import Count
 from cgtool.model.validation import inconsistency
@@ -282,6 +282,13 @@ class Sharing:
                 msgspec.structs.force_setattr(node, "kernel", share(kernel, kernel))
         return nodes, tuple([share(edge, edge) for edge in edges])
 
+    def sizes(self, graph: LedgerGraph) -> None:
+        """The same sizes of collectives as on other ranks."""
+        sizes = graph.collective_bytes
+        msgspec.structs.force_setattr(
+            graph, "collective_bytes", self._known.setdefault(sizes, sizes)
+        )
+
     def graph(self, graph: Graph) -> Graph:
         nodes, edges = self.contents(graph.nodes, graph.edges)
         return msgspec.structs.replace(graph, nodes=nodes, edges=edges)
@@ -330,6 +337,30 @@ def read(path: Path) -> Capture:
         for graph in graphs:
             if graph.raw_dot is not None and f"raw/{graph.raw_dot}" not in archive.names:
                 raise _bad(path, f"{graph.name}: its raw text is missing")
+    return capture
+
+
+def read_ledger(path: Path, sharing: Sharing) -> Capture:
+    """A capture without its graphs, which take most of the time: what the ledger of a program
+    refers to. ``sharing``: of all files that are read. Raises CgtoolError (exit 2) for every file
+    that is not consistent so far."""
+    with CollectorPaused(), _open(path) as archive:
+        manifest = _manifest(archive)
+        if not manifest.has_ledger:
+            raise usage(f"{path} is not a saved run", why="an ENTRY was captured")
+        tables = _decode(archive, "tables.json", Tables)
+        ledger = _decode(archive, "ledger.json", Ledger)
+        for graph in ledger.graphs:
+            sharing.sizes(graph)
+        capture = Capture(
+            memory=_decode(archive, "memory.json", Memory),
+            ledger=ledger,
+            **msgspec.structs.asdict(tables),
+            **{name: getattr(manifest, name) for name in CaptureHeader.__struct_fields__},
+        )
+        problem = inconsistency(capture, manifest.graphs)
+        if problem is not None:
+            raise _bad(path, problem)
     return capture
 
 

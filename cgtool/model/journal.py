@@ -18,6 +18,7 @@ import signal
 import struct
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,16 +29,20 @@ import msgspec
 from cgtool.model.capture import Edge, Environment, Frame, Function, Node, Origin
 from cgtool.model.files import check_replaceable, encodable, encode_json, unwritable
 from cgtool.model.finding import Finding
-from cgtool.model.ledger import NodeFailure
+from cgtool.model.ledger import ArgumentSize, Collective, Communicator, MemoryUse, NodeFailure
 
 LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
-BREAKS = ".breaks"
+STEPS, ORDER = ".steps", ".order"
 """Suffixes of the files of a process; a ``.lost`` file says why it is not recorded."""
 NOT_WRITTEN = "not all of its files could be written"
 _NAME = re.compile(r"(\d+)-(\d+)")
 """Names of those files: the id of the process, and when it began."""
+STACKS_WANTED = "stacks-wanted"
+"""A file beside those of the processes: whenever it changes, each of them writes its stacks."""
 COMMAND = "command.json"
 """The file of the command, beside those of its processes."""
+READY_FILE = "ready.json"
+"""Its output has matched ``--ready-output``."""
 
 
 class Command(msgspec.Struct):
@@ -65,6 +70,34 @@ def new_folder(target: Path, command: Command) -> Path:
     return folder
 
 
+class Ready(msgspec.Struct):
+    """A line of the program's output has matched ``--ready-output``."""
+
+    time_ns: int
+    output: str
+    """The line."""
+    replays: int
+    """Replays of all processes so far."""
+
+
+def write_ready(folder: Path, output: str) -> None:
+    """Note that this line has come out now."""
+    now_ns = time.time_ns()
+    counters = [each.counters() for each in read_journals(folder)]
+    replays = sum(count for each in counters for count, *_ in each.graphs)
+    ready = folder / READY_FILE
+    ready.with_suffix(".new").write_bytes(encode_json(Ready(now_ns, output, replays)))
+    ready.with_suffix(".new").rename(ready)
+
+
+def read_ready(folder: Path) -> Ready | None:
+    """None if no line has matched, or none was looked for."""
+    try:
+        return msgspec.json.decode((folder / READY_FILE).read_bytes(), type=Ready)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
 class Began(msgspec.Struct, tag="began", array_like=True):
     """A process has imported PyTorch."""
 
@@ -75,6 +108,16 @@ class Began(msgspec.Struct, tag="began", array_like=True):
     forked: bool
     simulated: bool = False
     """Its device is the simulated one."""
+    rank: int | None = None
+    """This and the next: as the environment has them."""
+    world_size: int | None = None
+
+
+class Ranked(msgspec.Struct, tag="ranked", array_like=True):
+    """``torch.distributed`` is initialized."""
+
+    rank: int
+    world_size: int
 
 
 class Machine(msgspec.Struct, tag="machine", array_like=True):
@@ -110,6 +153,7 @@ class Tables(msgspec.Struct, tag="tables", array_like=True):
     frames: tuple[Frame, ...] = ()
     origins: tuple[Origin, ...] = ()
     functions: tuple[Function, ...] = ()
+    communicators: tuple[Communicator, ...] = ()
 
 
 class Captured(msgspec.Struct, tag="captured", array_like=True):
@@ -135,6 +179,7 @@ class Captured(msgspec.Struct, tag="captured", array_like=True):
     overlaps: bool = False
     ops_in_python: bool = False
     """Its ops were noted in Python, because the recorder in C++ was missing."""
+    pool_bytes: int | None = None
 
 
 class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
@@ -145,6 +190,40 @@ class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
     edges: tuple[Edge, ...]
     cgtool_ns: int
     """How long it took after the capture."""
+    uses: tuple[MemoryUse, ...] = ()
+    """Of the memory outside its pool, by the numbers of ``MemoryUsed``."""
+    collectives: tuple[Collective, ...] = ()
+    """In order; none has an origin yet."""
+    collective_bytes: tuple[int, ...] = ()
+
+
+class MemoryUsed(msgspec.Struct, tag="memory-used", array_like=True):
+    """Memory outside their pools, which graphs use."""
+
+    number: int
+    address: int
+    bytes: int
+    name: str
+    kind: str
+
+
+class MemoryGone(msgspec.Struct, tag="memory-gone", array_like=True):
+    """It was given back, as ``LedgerMemory.how`` says."""
+
+    number: int
+    time_ns: int
+    how: str
+    frames: tuple[Frame, ...]
+
+
+class ReplayedStale(msgspec.Struct, tag="replayed-stale", array_like=True):
+    """A graph was replayed for the first time since memory that it uses was given back."""
+
+    number: int
+    memory: int
+    time_ns: int
+    replay: int
+    frames: tuple[Frame, ...]
 
 
 class PoolSizes(msgspec.Struct, array_like=True):
@@ -173,30 +252,45 @@ class Unseen(msgspec.Struct, tag="unseen", array_like=True):
 
 
 class Noted(msgspec.Struct, tag="noted", array_like=True):
-    """A replay was noted with numbers that are new for the graph. Those that could not be kept
-    apart from others have none."""
+    """Something was noted for a replay that is new for the graph. What could not be kept apart from
+    others has no values."""
 
     number: int
     """Number of the counter in the file ``NOTES``."""
     graph: int
-    values: dict[str, float]
+    values: dict[str, float | str]
 
 
-class WatchesOps(msgspec.Struct, tag="watches-ops", array_like=True):
-    """The ops between replays are watched."""
+class CallOfCode(msgspec.Struct, array_like=True):
+    """As ``ledger.CodeCall``."""
+
+    name: str
+    code: Frame
+    sizes: tuple[ArgumentSize, ...] | None
 
 
-class Between(msgspec.Struct, tag="between", array_like=True):
-    """From the replay of a graph to that of another, or an op that runs between them."""
+class StepCaptured(msgspec.Struct, tag="step-captured", array_like=True):
+    """The code that a graph captured."""
 
     number: int
-    """Number of the counter in the file ``BREAKS``."""
-    before: int
-    after: int
-    op: str
-    """Empty for ops that could not be counted separately."""
+    """Of the graph."""
+    step: int
+    calls: tuple[CallOfCode, ...]
+    key: str
+    """What the program noted for the warm-up, which was a run outside graphs until now."""
+
+
+class StepRan(msgspec.Struct, tag="ran-eagerly", array_like=True):
+    """Code that was captured has run, from a line, with sizes or with notes that are new. What
+    could not be kept apart from others has neither."""
+
+    number: int
+    """Number of the counter in the file ``STEPS``."""
+    step: int
+    call: CallOfCode
     frames: tuple[Frame, ...]
-    is_op: bool
+    values: dict[str, float | str]
+    in_pieces: bool
 
 
 class Stepped(msgspec.Struct, tag="stepped", array_like=True):
@@ -243,31 +337,85 @@ class Lost(msgspec.Struct, tag="lost", array_like=True):
     """A capture, or its end, may be missing."""
 
 
+class Happened(msgspec.Struct, tag="event", array_like=True):
+    """The program has marked a moment (``cgtool.event``)."""
+
+    time_ns: int
+    name: str
+    frames: tuple[Frame, ...]
+    replays: int
+    """Replays of the process so far."""
+
+
+class Compiled(msgspec.Struct, tag="compiled", array_like=True):
+    """A function or a kernel was compiled."""
+
+    time_ns: int
+    """When that began."""
+    duration_ns: int
+    compiler: str
+    name: str
+    because: str | None
+    frames: tuple[Frame, ...]
+
+
+class FollowsAllocations(msgspec.Struct, tag="follows-allocations", array_like=True):
+    """Memory that is reserved on the device is noted."""
+
+
+class Allocated(msgspec.Struct, tag="allocated", array_like=True):
+    """PyTorch's allocator has reserved a segment of memory on the device (``cudaMalloc``)."""
+
+    time_ns: int
+    bytes: int
+    device: int
+    frames: tuple[Frame, ...]
+
+
+class Stacks(msgspec.Struct, tag="stacks", array_like=True):
+    """The process hangs (``--watchdog``): what its threads run."""
+
+    time_ns: int
+    threads: tuple[tuple[str, tuple[Frame, ...]], ...]
+    """The name of each, and its frames, innermost first; the main thread first."""
+
+
 class Finished(msgspec.Struct, tag="finished", array_like=True):
     """The process ends by itself."""
 
     time_ns: int
+    error: str = ""
+    """The exception that ends it."""
 
 
 Record = (
     Began
+    | Ranked
+    | Stacks
     | Machine
     | NeedsRecorder
     | Capturing
     | Tables
     | Captured
     | GraphRead
+    | MemoryUsed
+    | MemoryGone
+    | ReplayedStale
     | Pools
     | Unseen
     | Noted
-    | WatchesOps
-    | Between
+    | StepCaptured
+    | StepRan
     | Stepped
     | NodeFailed
     | Replayed
     | GraphEnded
     | Skipped
     | Lost
+    | Happened
+    | Compiled
+    | FollowsAllocations
+    | Allocated
     | Finished
 )
 
@@ -279,6 +427,9 @@ _FIRST, _GPU = struct.Struct("<Q"), struct.Struct("<QQ")
 """In the file ``TIMES``, of one graph: the host time of its first replay; behind that, how many
 replays have a GPU time, and that of all of them (ns). The first slot has the GPU time of the
 process, inside graphs and outside."""
+RING = 4095
+"""How many of the last replays are kept in the file ``ORDER``: the numbers of their graphs, after a
+count of all that have begun."""
 _LOG_CHUNK = 1 << 16
 """Bytes of the log that are mapped at once, at least."""
 _CHUNK = 1024
@@ -299,6 +450,10 @@ class _CounterFile:
         while len(self._chunks) <= chunk:
             self._chunks.append(self._map(len(self._chunks)))
         return self._chunks[chunk], slot * COUNTER.size
+
+    def total(self) -> int:
+        """The sum of the first numbers of all counters."""
+        return sum(sum(memoryview(chunk).cast("Q")[::4]) for chunk in self._chunks)
 
     def _map(self, chunk: int) -> mmap.mmap:
         size = _CHUNK * COUNTER.size
@@ -422,10 +577,11 @@ class JournalWriter:
         self._lost = 0
         # The collector may run in here, and free graphs; so may the program's signal handlers.
         self.lock = threading.RLock()
-        self._counters, self._notes, self._times, self._breaks = (
+        self._counters, self._notes, self._times, self._steps = (
             _CounterFile(self._path.with_suffix(suffix))
-            for suffix in (COUNTERS, NOTES, TIMES, BREAKS)
+            for suffix in (COUNTERS, NOTES, TIMES, STEPS)
         )
+        self._order: memoryview[int] | None = None
         self._lost_counter = self._counters.counter(0)
         if self._counters.is_full:
             # A file without contents takes no room.
@@ -469,15 +625,33 @@ class JournalWriter:
         with self.lock:
             return self._counters.counter(number + 1)
 
+    def replays(self) -> int:
+        """How many replays of all graphs were counted."""
+        with self.lock:
+            return self._counters.total() - self._lost
+
+    @property
+    def order(self) -> memoryview[int]:
+        """The file ``ORDER``: a count, and ``RING`` numbers."""
+        with self.lock:
+            if self._order is None:
+                size = (1 + RING) * 8
+                try:
+                    memory = _mapped(self._path.with_suffix(ORDER), 0, size)
+                except OSError:
+                    memory = mmap.mmap(-1, size)
+                self._order = memoryview(memory).cast("Q")
+            return self._order
+
     def note_counter(self, number: int) -> tuple[mmap.mmap, int]:
         """The counter of the replays that ``Noted`` records."""
         with self.lock:
             return self._notes.counter(number)
 
-    def break_counter(self, number: int) -> tuple[mmap.mmap, int]:
-        """The counter of ``Between``: how often, in how many of the ways, 0, and the host time."""
+    def step_counter(self, number: int) -> tuple[mmap.mmap, int]:
+        """The counter of the runs that ``StepRan`` records."""
         with self.lock:
-            return self._breaks.counter(number)
+            return self._steps.counter(number)
 
     def first_replay(self, number: int, host_ns: int) -> None:
         """Notes the host time of the first replay of a graph."""
@@ -545,9 +719,10 @@ class Journal(NamedTuple):
             entries[0][0] if entries else 0,
             entries[1:],
             _entries(self.log.with_suffix(NOTES)),
-            _entries(self.log.with_suffix(BREAKS)),
+            _entries(self.log.with_suffix(STEPS)),
             times[0][:2] if times else (0, 0),
             tuple(each[:3] for each in times[1:]),
+            *_order(self.log.with_suffix(ORDER)),
         )
 
 
@@ -584,6 +759,41 @@ def _files(folder: Path, suffix: str) -> list[Path]:
     return [path for _pid, path in process_files(folder, suffix)]
 
 
+class Moving:
+    """Whether anything was recorded since the last look, found out without reading it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ends: dict[Path, int] = {}
+        """Where the records end that were seen."""
+        self._seen: object = None
+
+    def look(self) -> bool:
+        """Whether a process has begun, or has recorded something, or replayed a graph."""
+        logs = [journal.log for journal in read_journals(self._folder)]
+        for log in logs:
+            self._ends[log] = _end_of(log, self._ends.get(log, 0))
+        counters = [
+            path.read_bytes() if path.exists() else b""
+            for log in logs
+            for path in (log.with_suffix(COUNTERS), log.with_suffix(ORDER))
+        ]
+        before, self._seen = self._seen, (dict(self._ends), list(map(hash, counters)))
+        return before != self._seen
+
+
+def _end_of(log: Path, begin: int) -> int:
+    """Where the records of a log end, from the end of one of them on."""
+    with log.open("rb") as file:
+        while True:
+            file.seek(begin)
+            head = file.read(_LENGTH.size)
+            length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
+            if not length:
+                return begin
+            begin += _LENGTH.size + length
+
+
 class Counters(NamedTuple):
     """The counters of a process."""
 
@@ -593,13 +803,17 @@ class Counters(NamedTuple):
     """``COUNTER`` by number of the graph: fewer than there are graphs, if the disk was full."""
     notes: tuple[tuple[int, int, int, int], ...]
     """``COUNTER`` by number of a ``Noted``."""
-    breaks: tuple[tuple[int, int, int, int], ...]
-    """How often, in how many ways, 0, and host time, by number of a ``Between``."""
+    steps: tuple[tuple[int, int, int, int], ...]
+    """``COUNTER`` by number of a ``StepRan``, without host time."""
     gpu_ns: tuple[int, int]
     """Inside graphs, and outside (``--times``)."""
     times: tuple[tuple[int, int, int], ...]
     """By number of the graph: host time of the first replay, replays with a GPU time, that of all
     of them; fewer than there are graphs if the last were not replayed."""
+    begun: int
+    """Replays that have begun."""
+    last_replays: tuple[int, ...]
+    """The numbers of the graphs that were replayed last, the oldest first."""
 
 
 def _entries(path: Path) -> tuple[tuple[int, int, int, int], ...]:
@@ -611,3 +825,17 @@ def _entries(path: Path) -> tuple[tuple[int, int, int, int], ...]:
     entries = COUNTER.iter_unpack(data[: len(data) - len(data) % chunk])
     # Of a damaged file, what counts nothing.
     return tuple(each if max(each) < 1 << 63 else (0, 0, 0, 0) for each in entries)
+
+
+def _order(path: Path) -> tuple[int, tuple[int, ...]]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return 0, ()
+    if len(data) < (1 + RING) * 8:
+        return 0, ()
+    begun, *ring = memoryview(data)[: (1 + RING) * 8].cast("Q")
+    if max(begun, *ring) >= 1 << 63:  # a damaged file
+        return 0, ()
+    at = begun % RING
+    return begun, tuple(ring[at:] + ring[:at] if begun > RING else ring[:begun])

@@ -12,12 +12,17 @@ import msgspec
 from cgtool.model.schema import (
     Address,
     Bytes,
+    CollectivesIndex,
+    CommunicatorIndex,
     Count,
     DurationNs,
     FrameIndex,
     GraphIndex,
     LedgerGraphIndex,
+    LedgerMemoryIndex,
     Noted,
+    NotedText,
+    OriginIndex,
     PoolIndex,
     ProcessIndex,
     Signed,
@@ -31,6 +36,18 @@ RESET = "reset"
 """The end of graphs that the program resets, and why it captures them again."""
 UNSEEN = "unknown"
 """The owner of graphs whose capture was not seen."""
+
+READY = "ready"
+"""The event that ``cgtool run --ready-after`` and ``--ready-output`` mark."""
+
+
+class ThreadStack(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a thread ran."""
+
+    name: str
+    """Empty for one that Python did not start."""
+    frames: tuple[FrameIndex, ...]
+    """Innermost first, those of libraries included."""
 
 
 class Process(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,6 +63,18 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     """None if it was killed or still ran: its last records may be missing."""
     forked: bool = False
     """It was forked from its parent, without starting a new interpreter."""
+    rank: Count | None = None
+    """Its rank among ``world_size`` processes: of ``torch.distributed``, or of the environment that
+    a launcher has set. None if it has none."""
+    world_size: Count | None = None
+    error: str = ""
+    """The exception that ended it."""
+    last_replays: tuple[Count, ...] = ()
+    """Of a rank: the numbers of the graphs that it replayed last, the oldest first."""
+    stacks: tuple[ThreadStack, ...] = ()
+    """What its threads ran when nothing moved any more (``--watchdog``), the main thread first."""
+    begun: Count = 0
+    """Of a rank: the replays that have begun, those included that did not return."""
     graphs_gpu_ns: DurationNs | None = None
     """GPU time inside graphs (``--times``): the sum of all replays, as ``replay_gpu_ns``."""
     other_gpu_ns: DurationNs | None = None
@@ -63,12 +92,57 @@ class ReplayPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class NotedReplays(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The replays of a graph for which the program noted the same numbers (``cgtool.note``)."""
+    """The replays of a graph for which the program noted the same (``cgtool.note``)."""
 
     names: tuple[str, ...]
     values: tuple[Noted, ...]
-    """One for each name. Without names: the graph had too many different notes to count each."""
+    """One for each name. Without names and texts: the graph had too many different notes to count
+    each."""
     replays: Count
+    texts: tuple[tuple[str, NotedText], ...] = ()
+    """Names, and the texts noted for them."""
+
+
+class ArgumentSize(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The size of an argument."""
+
+    name: str
+    shape: tuple[Count, ...]
+    """Of a tensor."""
+    value: Count | None = None
+    """Of an integer."""
+
+
+class CodeCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A call of code that a graph captured: in the capture, or outside graphs."""
+
+    name: str
+    """``Decoder.forward``."""
+    code: FrameIndex
+    """The first line of the function."""
+    sizes: tuple[ArgumentSize, ...] | None
+    """Of its tensors, or if it gets none, of its integers. None if they are not known."""
+
+
+class StepRuns(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Calls of code that was captured before, which no graph of that code replaced: from one line,
+    with the same sizes, for which the program noted the same. Those that a capture followed, as
+    warm-up, are left out."""
+
+    process: ProcessIndex
+    step: Count
+    """The number of the code: as ``LedgerGraph.step``."""
+    call: CodeCall
+    frames: tuple[FrameIndex, ...]
+    """The calls that lead to the first of them, innermost first."""
+    runs: Count
+    names: tuple[str, ...] = ()
+    values: tuple[Noted, ...] = ()
+    """The numbers that were noted: one for each name."""
+    texts: tuple[tuple[str, NotedText], ...] = ()
+    """Names, and the texts noted for them."""
+    in_pieces: bool = False
+    """Graphs of pieces of the code were replayed in them. Otherwise, they ran eagerly."""
 
 
 class ReplayMoment(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -99,6 +173,78 @@ class NodeFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The first line of the error that the program got."""
     evidence: tuple[str, ...]
     """Its kernel and launch, and where its pointers led at that moment."""
+
+
+class LedgerMemory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Memory outside their pools that graphs use: the storage of some tensors."""
+
+    process: ProcessIndex
+    address: Address
+    bytes: Bytes
+    name: str = ""
+    """What the program calls a tensor there: ``self.model.layers.0.weight``; empty if no name leads
+    to it."""
+    kind: str = ""
+    """``parameter`` (also a buffer), ``optimizer state``, ``variable``; empty without a name."""
+    gone_ns: DurationNs | None = None
+    """When it was given back while a graph that uses it could be replayed; None if it was not."""
+    how: str = ""
+    """``freed``; ``collected``, if Python's garbage collector has freed it; ``resized``."""
+    frames: tuple[FrameIndex, ...] = ()
+    """The calls that gave it back, innermost first."""
+
+
+class MemoryUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a graph does with memory outside its pool."""
+
+    memory: LedgerMemoryIndex
+    reads: tuple[Count, ...]
+    """The nodes of the ops that read it."""
+    writes: tuple[Count, ...]
+
+
+class StaleReplay(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first replay of a graph after memory that it uses was given back."""
+
+    memory: LedgerMemoryIndex
+    time_ns: DurationNs
+    replay: Count
+    """Its number among the replays of the graph, from 1."""
+    frames: tuple[FrameIndex, ...]
+    """The calls that lead to it, innermost first."""
+
+
+class Communicator(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A process group, whose ranks run collectives together."""
+
+    name: str
+    """PyTorch's name of the group."""
+    ranks: tuple[Count, ...]
+    """The ranks in it, among all; empty if they are not known."""
+
+
+class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A collective of a graph."""
+
+    kind: str
+    """``all_reduce``, ``all_gather``, ``send``, ..."""
+    communicator: CommunicatorIndex
+    dtype: str
+    """Empty for those without data."""
+    peer: Count | None = None
+    """The rank in the group that it sends to or receives from, or that is its root."""
+    stream: Count = 0
+    """The stream that called it, by a number that counts those of the graph."""
+    waits: bool = False
+    """What follows on that stream waits for it (``async_op=False``)."""
+    origin: OriginIndex | None = None
+
+
+class Collectives(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The collectives of a graph without their sizes, in the order in which they were captured:
+    many graphs differ in these alone."""
+
+    each: tuple[Collective, ...]
 
 
 class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -146,6 +292,8 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """Time that cgtool took to read the graph, which is not part of ``capture_ns``."""
     reserved_bytes: Bytes | None = None
     """Bytes that PyTorch's allocator reserved from the device during the capture."""
+    pool_bytes: Bytes | None = None
+    """Bytes that its pool had reserved when it was captured; None if that is not known."""
     overlaps: bool = False
     """Another capture of the process was in progress meanwhile: ``reserved_bytes`` has what both
     reserved."""
@@ -177,12 +325,27 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     same_as: LedgerGraphIndex | None = None
     """An earlier graph of the process with the same nodes and edges, parameters apart."""
     notes: tuple[NotedReplays, ...] = ()
-    """Numbers that the program noted for its replays."""
+    """What the program noted for its replays."""
+    memory: tuple[MemoryUse, ...] = ()
+    """The memory outside its pool that its ops use."""
+    stale: tuple[StaleReplay, ...] = ()
+    """Replays that used memory which had been given back: the first for each."""
+    step: Count | None = None
+    """The code that it captured, by a number in its process: the same for graphs that captured it
+    with other sizes. None if no call contained most of its ops."""
+    calls: tuple[CodeCall, ...] = ()
+    """The calls of that code in the capture, outermost first."""
     stepped: bool = False
     """Its replays ran node by node (``--step``)."""
     whole: str | None = None
     """With ``--step``: why they did not."""
     node_failure: NodeFailure | None = None
+    nodes: Count | None = None
+    """How many nodes it has; None if they could not be read."""
+    collectives: CollectivesIndex | None = None
+    collective_bytes: tuple[Bytes, ...] = ()
+    """Of each collective, the bytes of the tensors that are as large on every rank: what is
+    reduced, or the whole that is gathered or scattered. Of an all-to-all: what this rank sends."""
     uncounted: bool = False
     """Its replays are not known: the file of the counters could not grow, on a full disk."""
 
@@ -231,27 +394,45 @@ class Skip(msgspec.Struct, frozen=True, omit_defaults=True):
     times: Count = 1
 
 
-class EagerOp(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An op of one line, which ran outside graphs."""
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A moment that the program has marked (``cgtool.event``), or an option of ``cgtool run``."""
 
-    op: str
-    """Empty for ops that could not be counted separately."""
-    frames: tuple[FrameIndex, ...]
+    process: ProcessIndex | None
+    """None: of all processes, as it was found in the output of a program with several."""
+    name: str
+    time_ns: DurationNs
+    frames: tuple[FrameIndex, ...] = ()
     """The calls that lead to it, innermost first."""
-    count: Count
-    host_ns: DurationNs
+    replays: Count | None = 0
+    """Replays of its process before it; None if they are not known."""
+    output: str = ""
+    """The line of the program's output that it was found by."""
 
 
-class EagerBreak(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Ops that ran from the replay of one graph to that of another (``--eager-breaks``)."""
+class Compile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A function that ``torch.compile`` compiled, or a kernel that Triton compiled or tuned."""
 
-    before: LedgerGraphIndex
-    after: LedgerGraphIndex
-    times: Count
-    """How often the program went from one to the other."""
-    host_ns: DurationNs
-    """Host time from the end of one replay call to the beginning of the next."""
-    ops: tuple[EagerOp, ...] = ()
+    process: ProcessIndex
+    began_ns: DurationNs
+    duration_ns: DurationNs
+    compiler: str
+    """``torch.compile`` or ``Triton``."""
+    name: str = ""
+    because: str | None = None
+    """Why ``torch.compile`` compiled it again."""
+    frames: tuple[FrameIndex, ...] = ()
+    """The calls that lead to it, innermost first."""
+
+
+class DeviceAllocation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Memory that PyTorch's allocator reserved from the device at once (``cudaMalloc``)."""
+
+    process: ProcessIndex
+    time_ns: DurationNs
+    bytes: Bytes
+    device: Count = 0
+    frames: tuple[FrameIndex, ...] = ()
+    """The calls that lead to it, innermost first; empty if they are not known."""
 
 
 class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -264,11 +445,18 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     the program."""
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
+    communicators: tuple[Communicator, ...] = ()
+    collectives: tuple[Collectives, ...] = ()
     skips: tuple[Skip, ...] = ()
-    watched_ops: bool = False
-    """The ops outside graphs were watched."""
-    breaks: tuple[EagerBreak, ...] = ()
+    events: tuple[Event, ...] = ()
+    """In order of time."""
+    compiles: tuple[Compile, ...] = ()
+    allocations: tuple[DeviceAllocation, ...] = ()
+    followed_allocations: bool = False
+    """All processes noted their allocations."""
+    step_runs: tuple[StepRuns, ...] = ()
     pools: tuple[LedgerPool, ...] = ()
+    memory: tuple[LedgerMemory, ...] = ()
     lost: tuple[str, ...] = ()
     """A sentence for everything that could not be recorded."""
     incomplete: bool = False

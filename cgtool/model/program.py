@@ -16,20 +16,28 @@ class Settings:
     """Where the tool and the journals of the processes are."""
 
     def __init__(
-        self, home: str, folder: str, device: str, times: str, eager_breaks: str, step: str
+        self,
+        home: str,
+        folder: str,
+        device: str,
+        times: str,
+        step: str,
+        ready_after: str,
+        watchdog: str,
     ) -> None:
         """``home`` is the folder that holds the package cgtool, ``folder`` is where the processes
-        leave their journals, ``device`` is ``--device``, and ``times``, ``eager_breaks`` and
-        ``step`` are not empty with ``--times``, ``--eager-breaks`` and ``--step``."""
+        leave their journals, ``device`` is ``--device``, ``ready_after`` is the number of
+        ``--ready-after``, and the others are not empty with the options of their names."""
         self.home = home
         self.folder = folder
         self.device = device
         self.times = times
-        self.eager_breaks = eager_breaks
         self.step = step
+        self.ready_after = ready_after
+        self.watchdog = watchdog
 
     @property
     def text(self) -> str:
         """The value of ``VARIABLE``: one per line."""
-        flags = self.times, self.eager_breaks, self.step
+        flags = self.times, self.step, self.ready_after, self.watchdog
         return "\n".join((self.home, self.folder, self.device, *flags))

@@ -52,8 +52,12 @@ Address = Annotated[int, _int("address", shown="no")]
 """Means nothing outside of the process that captured."""
 MeasuredNs = Annotated[float, Meta(ge=0.0, le=MAX_MEASURE, extra={"unit": "ns"})]
 """Measured by events or clocks, so not a whole number."""
+MAX_TEXT = 100
+"""Characters of a text that the program itself gave."""
 Noted = Annotated[float, Meta(ge=-MAX_MEASURE, le=MAX_MEASURE)]
 """A number that the program itself gave."""
+NotedText = Annotated[str, Meta(max_length=MAX_TEXT)]
+"""The beginning of a text that the program itself gave."""
 PerSecond = Annotated[float, Meta(ge=1.0, le=MAX_MEASURE)]
 
 FrameIndex = Annotated[int, _index("Capture.frames")]
@@ -67,6 +71,9 @@ AllocationIndex = Annotated[int, _index("Memory.allocations")]
 TensorIndex = Annotated[int, _index("Memory.tensors")]
 ProcessIndex = Annotated[int, _index("Ledger.processes")]
 LedgerGraphIndex = Annotated[int, _index("Ledger.graphs")]
+LedgerMemoryIndex = Annotated[int, _index("Ledger.memory")]
+CollectivesIndex = Annotated[int, _index("Ledger.collectives")]
+CommunicatorIndex = Annotated[int, _index("Ledger.communicators")]
 NodeId = Annotated[int, _index("Graph.nodes")]
 """A node of the same graph."""
 

@@ -21,7 +21,7 @@ import torch
 from cgtool.model.capture import Argument, ArgumentList, Call
 from cgtool.observe.effects import UNINITIALIZED, looks_at_shapes, overwrites, written_by
 from cgtool.observe.ops import UNKNOWN
-from cgtool.observe.tensors import listed_tensors, on_host, strided_parts
+from cgtool.observe.tensors import is_on_host, listed_tensors, on_host, strided_parts
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
     free_weak_storage,
@@ -30,7 +30,7 @@ from cgtool.torch_compat.private import (
     storage_address,
     weak_storage_expired,
 )
-from cgtool.torch_compat.storages import extent, weak_reference
+from cgtool.torch_compat.storages import StorageRef, extent, weak_reference
 
 
 def _rows(args: Sequence[Any]) -> float:
@@ -224,6 +224,18 @@ class AccessLog:
             if _is_plain(tensor):
                 self._number(tensor)
         self._made.update(range(first_made, len(self._numbers)))
+
+    def outside(
+        self, numbers: Iterable[int], is_captured: Callable[[int], bool]
+    ) -> dict[int, StorageRef]:
+        """Of these storages, by number, those on the device that no recorded call made, that live,
+        and for whose key ``is_captured`` is false."""
+        keys = {number: self._storages[number] for number in numbers if number not in self._made}
+        return {
+            number: StorageRef.by_key(key)
+            for number, key in keys.items()
+            if not (weak_storage_expired(key) or is_captured(key) or is_on_host(key))
+        }
 
     def used_freed(self, call: Call) -> bool:
         """Whether a call used memory that no recorded call made, and that was freed since."""

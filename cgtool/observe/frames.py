@@ -213,7 +213,14 @@ def _release(frame: FrameType, table: dict[str, Any]) -> None:
 def _assign(frame: FrameType) -> None:
     """Have the names of a frame be what its dict says; those that it lacks stay as they are.
     CPython before 3.13 does this after each call of a trace function."""
-    ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+    _locals_to_fast()(frame, 0)
+
+
+@cache
+def _locals_to_fast() -> Callable[[FrameType, int], None]:
+    function = ctypes.pythonapi["PyFrame_LocalsToFast"]  # not the one that others may use
+    function.argtypes, function.restype = (ctypes.py_object, ctypes.c_int), None
+    return function
 
 
 SUSPENDED = GeneratorType, CoroutineType, AsyncGeneratorType

@@ -26,6 +26,7 @@ from torch.nn.modules.module import (
 )
 
 from cgtool.model.capture import Call
+from cgtool.observe import captured_calls
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chains, Site, call_op, chain_of, sites_until
 from cgtool.observe.waiting import chain_or_waiting
@@ -413,6 +414,8 @@ class OpRecorder:
         self._home = threading.get_ident()
         """The thread whose code is recorded."""
         self._threads = _Threads()
+        self._looked_at = 0
+        """Index of the next call whose callers are looked at."""
         self.running.next_sequence = next_sequence_number()
 
     @property
@@ -450,6 +453,8 @@ class OpRecorder:
             # Autograd's own threads run no Python: the line is that of the waiting `backward()`.
             chain = chain or self.waiting_chain()
         calls = self.record.calls
+        if len(calls) >= self._looked_at:
+            self._looked_at = captured_calls.look(self._home, len(calls), caller)
         modules = self.modules.stack
         call = OpCall(
             len(calls),

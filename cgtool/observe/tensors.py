@@ -28,6 +28,7 @@ from cgtool.torch_compat.private import (
     sparse_values,
     storage_address,
     storage_key,
+    storage_of_weak,
     unwrapped,
 )
 from cgtool.torch_compat.storages import StorageMarks, StorageRef, extent, storage_bytes
@@ -131,6 +132,13 @@ def storage_place(storage: torch.UntypedStorage) -> str:
         return DEVICE
     with unintercepted():
         return PINNED if storage.device.type == "cpu" and storage.is_pinned() else HOST
+
+
+def is_on_host(key: int) -> bool:
+    """Whether a living storage is not on the GPU, by its ``storage_key``."""
+    if _place is _by_mark:
+        return (_marks.get(key) or HOST) != DEVICE
+    return storage_of_weak(key).device.type != "cuda"
 
 
 def on_host(tensor: torch.Tensor) -> bool:

@@ -53,7 +53,7 @@ def translated(call: Callable[P, T]) -> Callable[P, T]:
             raise pytest.fail.Exception(f"{name}(): {error}") from None
         try:
             return call(*args, **kwargs)
-        except pytest.skip.Exception as error:
+        except (pytest.skip.Exception, pytest.fail.Exception) as error:
             raise error.with_traceback(None) from None
         except Unexpected as error:
             raise AssertionError(str(error)) from None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+import cgtool
 from cgtool.analysis.gate.budgets import Budgets, nearest
 from cgtool.analysis.gate.judge import GateReport
 from cgtool.analysis.gate.measured import measure
@@ -21,24 +25,29 @@ from cgtool.analysis.reports import (
     noise_findings,
     unanswered,
 )
+from cgtool.api import GraphNotFoundError, LoadedCapture
 from cgtool.findings import codes, page
+from cgtool.loaded_graph import LoadedGraph
+from cgtool.model import capture_file
 from cgtool.model.capture import Capture
-from cgtool.model.failure import EXIT_FOUND, EXIT_OK, CgtoolError, usage
+from cgtool.model.failure import EXIT_FOUND, EXIT_MACHINE, EXIT_OK, CgtoolError, machine, usage
 from cgtool.model.files import is_file
 from cgtool.model.finding import ERROR, Report
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, VerifyOptions
 from cgtool.program.spec import parse_entry
 from cgtool.pytest_plugin import REPORTED
-from cgtool.pytest_plugin.error_translation import WIDTH, Unexpected, translated
+from cgtool.pytest_plugin.error_translation import WIDTH, Unexpected, failure_text, translated
 from cgtool.pytest_plugin.gate import Gate, root_of
 from cgtool.pytest_plugin.marker import (
     GATED,
     MARKED,
     CheckArguments,
     GateArguments,
+    Marked,
     options_of,
     read,
     typed,
+    why_no_gpu,
 )
 from cgtool.pytest_plugin.workers import NamedEntry, Workers
 
@@ -69,14 +78,7 @@ class Factory:
         with the user's line.
         """
         item = self._item
-        # Read again: a fixture may have added a marker to the test.
-        marked = item.stash[MARKED] = read(item)
-        arguments = options_of(options, marked.options)
-        if arguments.device is None:
-            default = "cuda" if arguments.requires_gpu else None
-            arguments = replace(
-                arguments, device=item.config.getoption("cudagraph_device") or default
-            )
+        arguments, budgets = self._marked(options)
         entry_named = named(entry, root_of(item.config), item.path.parent)
         workers = Workers(
             capture_options=arguments.capture_options,
@@ -90,7 +92,92 @@ class Factory:
             times=not item.config.getoption("cudagraph_no_times"),
         )
         self._graphs += 1
-        return Graph(item, self._graphs, workers, marked.budgets)
+        return Graph(item, self._graphs, workers, budgets)
+
+    def _marked(self, options: Mapping[str, object]) -> Marked:
+        """The markers, overridden by options, with the device if one was chosen."""
+        # Read again: a fixture may have added a marker to the test.
+        marked = self._item.stash[MARKED] = read(self._item)
+        arguments = options_of(options, marked.options)
+        if arguments.device is None:
+            default = "cuda" if arguments.requires_gpu else None
+            chosen = self._item.config.getoption("cudagraph_device") or default
+            arguments = replace(arguments, device=chosen)
+        return marked._replace(options=arguments)
+
+    @translated
+    def recording(self, *, device: str | None = None) -> AbstractContextManager[RecordedRun]:
+        """Record the graphs that this process captures in a ``with`` block, as ``cgtool.recording``
+        does::
+
+            with cudagraph.recording() as run:
+                engine.decode(batch=8)
+            graph = run.graph(line="engine.py:88", batch=8)
+
+        Without a GPU the test is skipped, unless the simulated device was chosen, which is then
+        installed while the block runs; it fails if ``cuda`` was chosen.
+        """
+        chosen = self._marked({} if device is None else {"device": device}).options.device
+        reason = None if chosen == "simulated" else why_no_gpu(self._item.config)
+        if reason is not None and chosen is not None:
+            raise machine(reason)
+        if reason is not None:
+            pytest.skip(f"no GPU: {reason}; --cudagraph-device simulated records without one")
+        return self._recording(simulated=chosen == "simulated")
+
+    @contextlib.contextmanager
+    def _recording(self, *, simulated: bool) -> Iterator[RecordedRun]:
+        __tracebackhide__ = True
+        run = RecordedRun()
+        file = self._folders.mktemp("cudagraph") / "run.cgt"
+        with cgtool.recording(file, device="simulated" if simulated else None) as recording:
+            yield run
+        if recording.path is None:
+            pytest.skip("this process is already recorded, by `cgtool run` or by another block")
+        run.path, run.capture = recording.path, capture_file.read(recording.path)
+
+
+class _TestedGraph(LoadedGraph):
+    """Fails the test for a wrong selection; skips it where the device has nothing of the kind."""
+
+    @translated
+    def matching(self, terms: Sequence[str]) -> list[bool]:
+        try:
+            return super().matching(terms)
+        except CgtoolError as error:
+            if error.failure.exit_code == EXIT_MACHINE:
+                pytest.skip(failure_text(error.failure))
+            raise
+
+
+class TestedCapture(LoadedCapture):
+    """A capture whose graphs a test asserts on."""
+
+    __test__ = False
+    _graph_type = _TestedGraph
+
+    @translated
+    def graph(
+        self, name: str | None = None, *, line: str | None = None, **facts: str | float
+    ) -> LoadedGraph:
+        """As of ``LoadedCapture.graph``. Raises AssertionError with the candidates."""
+        try:
+            return super().graph(name, line=line, **facts)
+        except GraphNotFoundError as error:
+            raise Unexpected(str(error)) from None
+
+
+class RecordedRun(TestedCapture):
+    """What ``cudagraph.recording()`` has recorded, once its block is over."""
+
+    def __init__(self) -> None:
+        self._raw = None
+
+    def __getattr__(self, name: str) -> Any:
+        __tracebackhide__ = True
+        if name in ("path", "capture"):
+            raise pytest.fail.Exception("the graphs are known when the block has ended")
+        raise AttributeError(f"a recorded run has no attribute {name!r}")
 
 
 class Graph:
@@ -124,6 +211,10 @@ class Graph:
     def simulated(self) -> bool:
         """Whether there was no GPU: nodes are ops then, and nothing has a time."""
         return self.capture.environment.simulated
+
+    def graph(self, name: str | None = None) -> LoadedGraph:
+        """The captured graph of this name, ``forward``, to assert on its nodes."""
+        return TestedCapture(self.path, self.capture).graph(name)
 
     @property
     def counts(self) -> Mapping[str, int | float]:

@@ -196,9 +196,12 @@ def _no_gpu_for(config: pytest.Config) -> str | None:
     device = config.getoption("cudagraph_device")
     if device == "simulated":
         return "--cudagraph-device simulated was given"
-    if device is not None:
-        # With --cudagraph-device cuda the capture fails if there is no GPU.
-        return None
+    # With --cudagraph-device cuda the capture fails if there is no GPU.
+    return None if device is not None else why_no_gpu(config)
+
+
+def why_no_gpu(config: pytest.Config) -> str | None:
+    """None if there is one; found out once."""
     if _NO_GPU not in config.stash:
         config.stash[_NO_GPU] = _why_no_gpu()
     return config.stash[_NO_GPU]

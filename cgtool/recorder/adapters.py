@@ -6,10 +6,11 @@ What it returns is noted as the program itself would note it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from cgtool.recorder.notes import note_alone
+from cgtool.recorder.notes import Values, note_alone
 from cgtool.torch_compat.patches import Patches
 
 
@@ -19,9 +20,11 @@ class Adapter(NamedTuple):
     module: str
     owner: str
     method: str
-    sizes: Callable[..., dict[str, float] | None]
+    sizes: Callable[..., Values | None]
     """Called with what the method returned, and with its arguments: what to note for the next
-    capture or replay of the thread."""
+    capture, replay or eager step of the thread."""
+    before: bool = False
+    """The method itself captures or replays: ``sizes`` is called before it, with None."""
 
 
 def follow_engine(adapter: Adapter, patches: Patches, say: Callable[[str], None]) -> None:
@@ -30,18 +33,23 @@ def follow_engine(adapter: Adapter, patches: Patches, say: Callable[[str], None]
     goes on."""
     failed: list[Exception] = []
 
+    def note(result: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            sizes = None if failed else adapter.sizes(result, *args, **kwargs)
+        except Exception as error:
+            failed.append(error)
+            method = f"{adapter.module}.{adapter.owner}.{adapter.method}"
+            say(f"the sizes of {method} are not noted: {type(error).__name__}: {error}")
+        else:
+            if sizes is not None:
+                note_alone(sizes)
+
     def call(original: Any, *args: Any, **kwargs: Any) -> Any:
+        if adapter.before:
+            note(None, *args, **kwargs)
+            return original(*args, **kwargs)
         result = original(*args, **kwargs)
-        if not failed:
-            try:
-                sizes = adapter.sizes(result, *args, **kwargs)
-            except Exception as error:
-                failed.append(error)
-                method = f"{adapter.module}.{adapter.owner}.{adapter.method}"
-                say(f"the sizes of {method} are not noted: {type(error).__name__}: {error}")
-            else:
-                if sizes is not None:
-                    note_alone(sizes)
+        note(result, *args, **kwargs)
         return result
 
     patches.wrap_later(adapter.module, f"{adapter.owner}.{adapter.method}", call)
@@ -54,12 +62,12 @@ _BATCHING = "transformers.generation.continuous_batching"
 
 def _padded(
     result: tuple[int, int], _runner: Any, num_q_tokens: int, max_kv_read: int, *_: Any, **__: Any
-) -> dict[str, float] | None:
+) -> Values | None:
     """Sizes from the result of ``maybe_pad_inputs``."""
     return _padded_sizes((num_q_tokens, max_kv_read), result)
 
 
-def _passed(_result: Any, batch: Any, *args: Any, **_: Any) -> dict[str, float] | None:
+def _passed(_result: Any, batch: Any, *args: Any, **_: Any) -> Values | None:
     """Sizes from ``get_model_kwargs(padded_q_size, padded_kv_cache_size)``, before there was
     ``maybe_pad_inputs``."""
     tokens = getattr(batch, "actual_query_length", None)
@@ -69,8 +77,8 @@ def _passed(_result: Any, batch: Any, *args: Any, **_: Any) -> dict[str, float] 
     return _padded_sizes((tokens, max(read)), args)
 
 
-def _padded_sizes(needed: tuple[int, int], padded: tuple[int, ...]) -> dict[str, float]:
-    sizes: dict[str, float] = {"tokens": needed[0], "padded_tokens": padded[0]}
+def _padded_sizes(needed: tuple[int, int], padded: tuple[int, ...]) -> Values:
+    sizes: Values = {"tokens": needed[0], "padded_tokens": padded[0]}
     if padded[1]:  # decoding reads the cache by its blocks, whatever their number
         sizes |= {"cache": needed[1], "padded_cache": padded[1]}
     return sizes
@@ -91,6 +99,48 @@ def _filled(result: dict[str, Any], _model: Any, input_ids: Any, *_: Any, **__: 
     return {"rows": rows, "cache": filled, "padded_cache": length()}
 
 
+# --- vLLM: the wrapper of each captured model, or piece of one, and the batch that it is called for
+
+
+def _described(_result: None, _wrapper: Any, *_: Any, **__: Any) -> Values | None:
+    """Sizes from the batch descriptor of the forward context, which has padded sizes."""
+    context = sys.modules["vllm.forward_context"]
+    is_there = getattr(context, "is_forward_context_available", lambda: True)
+    batch = context.get_forward_context().batch_descriptor if is_there() else None
+    if batch is None:
+        return None
+    sizes: Values = {"tokens": batch.num_tokens}
+    for name, field in (("requests", "num_reqs"), ("loras", "num_active_loras")):
+        if number := getattr(batch, field, None):
+            sizes[name] = number
+    return sizes
+
+
+# --- SGLang: a graph for each padded number of requests; a runner that refuses a batch runs nothing
+
+
+def _captures(_result: None, _runner: Any, size: int, *_: Any, **__: Any) -> Values:
+    return {"batch": size}
+
+
+def _refused(result: bool, _runner: Any, batch: Any, *_: Any, **__: Any) -> Values | None:
+    return None if result else {"batch": batch.batch_size}
+
+
+def _loaded(_result: Any, runner: Any, *_: Any, **__: Any) -> Values:
+    return {"batch": runner.raw_bs, "padded_batch": runner.bs}
+
+
+def _runner(module: str, owner: str, captures: str, decides: str, loads: str) -> list[Adapter]:
+    """A runner of SGLang's, and three of its methods."""
+    module = f"sglang.srt.model_executor.{module}"
+    return [
+        Adapter(module, owner, captures, _captures, before=True),
+        Adapter(module, owner, decides, _refused),
+        Adapter(module, owner, loads, _loaded),
+    ]
+
+
 ADAPTERS = (
     Adapter(f"{_BATCHING}.model_runner", "ModelRunner", "maybe_pad_inputs", _padded),
     Adapter(f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor", "maybe_pad_inputs", _padded),
@@ -100,5 +150,16 @@ ADAPTERS = (
         "GenerationMixin",
         "prepare_inputs_for_generation",
         _filled,
+    ),
+    Adapter("vllm.compilation.cuda_graph", "CUDAGraphWrapper", "__call__", _described, before=True),
+    *_runner(
+        "runner.decode_cuda_graph_runner",
+        "DecodeCudaGraphRunner",
+        *("capture_one_shape", "can_run_graph", "load_batch"),
+    ),
+    *_runner(
+        "cuda_graph_runner",  # before 0.5.13
+        "CudaGraphRunner",
+        *("capture_one_batch_size", "can_run", "replay_prepare"),
     ),
 )

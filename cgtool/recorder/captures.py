@@ -28,9 +28,10 @@ from cgtool.model.journal import (
     JournalWriter,
     Machine,
     NeedsRecorder,
+    Ranked,
     Tables,
 )
-from cgtool.model.ledger import CALLABLES, COMPILE
+from cgtool.model.ledger import CALLABLES, COMPILE, Collective, Communicator, MemoryUse
 from cgtool.observe.frames import (
     Chain,
     FrameTable,
@@ -45,6 +46,7 @@ from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder.costs import Before, CaptureCosts
 from cgtool.recorder.later import Later
 from cgtool.recorder.recorded_device import GiveWay, RecordedDevice, Watch
+from cgtool.torch_compat.inductor import CompiledFunction
 from cgtool.torch_compat.patches import Patches
 
 _now = clock.perf_counter_ns
@@ -53,7 +55,10 @@ _BEGINS = 5_000_000_000
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from cgtool.observe.collectives import CollectiveCall
     from cgtool.observe.origins import OriginTable
+    from cgtool.torch_compat.allocator import PoolSegment
+    from cgtool.torch_compat.storages import StorageRef
 
 
 class Start(NamedTuple):
@@ -91,8 +96,14 @@ class Capture:
         """Free memory just before the end of the capture, which instantiates the graph."""
         self.contents: Callable[[GiveWay], Contents] | None = None
         """Reads the part of its contents that must be read before its end."""
+        self.segments: Sequence[PoolSegment] = ()
+        """Those of the pools of all graphs, after it."""
+        self.memory: Sequence[int | None] = ()
+        """The numbers of ``storages``: None for memory that is not followed."""
         self.read_ns = self.end_ns = 0
         """When its code had run, and when ``capture_end`` was called."""
+        self.collectives: list[tuple[CollectiveCall, int | None]] = []
+        """With the handles of the streams that call them."""
         self.collector_ns = 0
         self._collecting = 0
         self._is_capturing = is_capturing
@@ -120,6 +131,18 @@ class Capture:
 
     def read(self) -> None:
         self.contents = self._watch.read()
+
+    def storages(self) -> Sequence[StorageRef]:
+        """See ``Watch.storages``."""
+        return self._watch.storages() if self.contents is not None else ()
+
+    def uses(self) -> tuple[MemoryUse, ...]:
+        """What it does with the memory of these."""
+        return tuple(
+            MemoryUse(number, *nodes)
+            for number, nodes in zip(self.memory, self._watch.uses(), strict=True)
+            if number is not None and any(nodes)
+        )
 
     def with_cause(self, finding: Finding) -> Finding:
         """See ``Watch.with_cause``."""
@@ -149,11 +172,14 @@ class Captures:
         refused: Callable[[Any, Exception], None],
         not_followed: Callable[[Any], None],
         expected: Callable[[Any], None],
+        compiled: Callable[[Callable[[], CompiledFunction | None]], None],
     ) -> None:
-        """``refused``, ``not_followed`` and ``expected``: as of ``CaptureCosts``."""
+        """The functions: as of ``CaptureCosts``."""
         self._device = device
         self._journal = journal
-        self._costs = CaptureCosts(patches, refused, not_followed, self.is_capturing, expected)
+        self._costs = CaptureCosts(
+            patches, refused, not_followed, self.is_capturing, expected, compiled
+        )
         self._later = Later(self._is_busy)
         self._is_prepared = self._is_over = False
         self._frames = FrameTable()
@@ -171,8 +197,10 @@ class Captures:
         self._beginning: dict[int, int] = {}
         """When a capture was about to begin, by thread, until it has."""
         self._later.renew()
-        self._written = [0, 0, 0]
-        """How many frames, origins and functions the journal has."""
+        self._written = [0, 0, 0, 0]
+        """How many frames, origins, functions and communicators the journal has."""
+        self._communicators: dict[Communicator, int] = {}
+        self._rank: tuple[int, int] | None = None
 
     def is_capturing(self, thread: int) -> bool:
         """Whether a capture of this thread's is in progress."""
@@ -235,11 +263,57 @@ class Captures:
     def _prepare(self) -> None:
         with self._preparing:
             if not self._is_prepared:
+                from cgtool.observe.collectives import known_ops
+                from cgtool.torch_compat.op_key import note_collectives
+
+                note_collectives(known_ops(), self._note_collective)
                 self._device.prepare()
                 self._table  # noqa: B018
                 self._is_prepared = True
                 if self._device.notes_ops_in_python():
                     self._journal.append(NeedsRecorder(sys.executable or ""))
+
+    def _note_collective(self, op: Any, args: Any, kwargs: Any) -> None:
+        """A collective is called. In a backward, it may be by a thread of autograd's."""
+        here, in_progress = get_ident(), self._in_progress
+        capture = next((each for each in in_progress if each.ident == here), None)
+        if capture is None and len(in_progress) == 1:
+            capture = in_progress[0]
+        if capture is not None:
+            from cgtool.observe.collectives import collective_of
+
+            with self._journal.protected():
+                call = collective_of(op, args, kwargs)
+                if call is not None:
+                    capture.collectives.append((call, self._device.stream()))
+
+    def note_rank(self) -> None:
+        """Note the rank of this process, once it is known."""
+        if self._rank is None and "torch.distributed" in sys.modules:
+            from cgtool.observe.collectives import rank_of_process
+
+            with self._journal.protected():
+                self._rank = rank_of_process()
+                if self._rank is not None:
+                    self._journal.append(Ranked(*self._rank))
+
+    def _collectives_of(self, capture: Capture) -> tuple[tuple[Collective, ...], tuple[int, ...]]:
+        """The collectives of a capture, and their sizes."""
+        streams: dict[int | None, int] = {}
+        collectives = tuple(
+            Collective(
+                call.kind,
+                self._communicators.setdefault(
+                    Communicator(call.group, call.ranks), len(self._communicators)
+                ),
+                call.dtype,
+                call.peer,
+                streams.setdefault(stream, len(streams)),
+                call.waits,
+            )
+            for call, stream in capture.collectives
+        )
+        return collectives, tuple(call.bytes for call, _ in capture.collectives)
 
     def expect(self, beginning: Beginning) -> Expected:
         """A capture is about to begin."""
@@ -293,6 +367,7 @@ class Captures:
         if is_first:
             # Not earlier: it initializes CUDA.
             self._later.put(partial(self._write_machine, self._device.environment()))
+        self.note_rank()
         self._journal.append(
             Capturing(
                 clock.time_ns(),
@@ -370,10 +445,7 @@ class Captures:
                 diagnosis = capture.with_cause(diagnosis)
         if diagnosis is None and is_raised:
             diagnosis = _own_exception(error)
-        reason = _first_line(error)
-        if diagnosis is None and (place := _place(error)):
-            reason += f" at {place}"
-        return reason, diagnosis
+        return _first_line(error) if diagnosis else error_text(error), diagnosis
 
     def _over(
         self,
@@ -407,6 +479,7 @@ class Captures:
             self._frames.frames_of(capture.captures),
             capture.overlaps,
             self._device.notes_ops_in_python(),
+            sum(each.bytes for each in capture.segments if each.pool == pool) or None,
         )
         self._journal.append(captured)
         with self._lock:
@@ -416,7 +489,7 @@ class Captures:
 
     def _write_later(self, capture: Capture) -> None:
         if capture.contents is not None:
-            self._later.put(partial(self._write_contents, capture.number, capture.contents))
+            self._later.put(partial(self._write_contents, capture, capture.contents))
             if _is_daemonic():
                 self._later.do_all()
 
@@ -430,17 +503,22 @@ class Captures:
         with self._journal.protected():
             self._journal.append(Machine(environment()))
 
-    def _write_contents(self, number: int, contents: Callable[[GiveWay], Contents]) -> None:
+    def _write_contents(self, capture: Capture, contents: Callable[[GiveWay], Contents]) -> None:
         with self._journal.protected():
             start = _now()
             nodes, edges = contents(self._later.give_way)
             self._later.give_way()
             written = self._written
-            frames, origins = self._table.after(*written[:2])
-            functions = self._device.functions()[written[2] :]
-            read = GraphRead(number, nodes, edges, _now() - start)
-            if self._journal.append(Tables(frames, origins, functions), read):
-                new = map(len, (frames, origins, functions))
+            collectives = self._collectives_of(capture)
+            tables = (
+                *self._table.after(*written[:2]),
+                self._device.functions()[written[2] :],
+                tuple(self._communicators)[written[3] :],
+            )
+            uses = capture.uses() if capture.memory else ()
+            read = GraphRead(capture.number, nodes, edges, _now() - start, uses, *collectives)
+            if self._journal.append(Tables(*tables), read):
+                new = map(len, tables)
                 self._written = [before + more for before, more in zip(written, new, strict=True)]
 
 
@@ -476,6 +554,12 @@ def _is_daemonic() -> bool:
 
 def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".split("\n")[0]
+
+
+def error_text(error: BaseException) -> str:
+    """``ValueError: no weights at model.py:12``"""
+    place = _place(error)
+    return _first_line(error) + (f" at {place}" if place else "")
 
 
 def _place(error: BaseException) -> str | None:

@@ -7,6 +7,7 @@ import threading
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,15 @@ import torch
 from cgtool.model import clock
 from cgtool.model.ledger import CALLABLES
 from cgtool.observe.waiting import waiting_thread
-from cgtool.torch_compat.inductor import COMPILERS
+from cgtool.torch_compat.inductor import (
+    COMPILED,
+    COMPILERS,
+    LOADERS,
+    CompiledFunction,
+    compilation,
+    compiled_function,
+    compiled_kernel,
+)
 from cgtool.torch_compat.patches import Patches
 
 _now = clock.perf_counter_ns
@@ -53,16 +62,19 @@ class CaptureCosts:
         not_followed: Callable[[Any], None],
         is_capturing: Callable[[int], bool],
         expected: Callable[[Any], None] = lambda _: None,
+        compiled: Callable[[Callable[[], CompiledFunction | None]], None] = lambda _: None,
     ) -> None:
         """``refused`` is called with a ``torch.cuda.graph`` that raises before ``capture_begin``,
         and the error; ``not_followed`` with one that has begun without ``capture_begin``.
         ``is_capturing``: whether a thread captures. ``expected`` is called with one that will soon
-        call ``capture_begin``, and with None when it has, or has failed."""
+        call ``capture_begin``, and with None when it has, or has failed; ``compiled`` with a
+        function that returns what was compiled, on the thread that called it."""
         self._thread = _Thread()
         self._refused = refused
         self._not_followed = not_followed
         self._is_capturing = is_capturing
         self._expected = expected
+        self._has_compiled = compiled
         self._compiled: dict[int, int] = {}
         """By the thread that captured meanwhile; 0 stands for all others."""
         self._entering = deque[list[Any]](maxlen=16)
@@ -73,6 +85,7 @@ class CaptureCosts:
             patches.wrap(owner, CALLABLES, self._make_callables)
         for point in COMPILERS:
             patches.wrap_later(*point, self._compile)
+        patches.wrap_later(*COMPILED, self._measured)
 
     def begins(self) -> Before:
         """A capture begins on this thread."""
@@ -129,11 +142,20 @@ class CaptureCosts:
         thread = self._thread
         if thread.compiling:
             return original(*args, **kwargs)
-        thread.compiling, begin = True, _now()
+        thread.compiling, begin, began_ns = True, _now(), clock.time_ns()
         try:
             return original(*args, **kwargs)
         finally:
             thread.compiling = False
             here = waiting_thread() or get_ident()
             owner = here if self._is_capturing(here) else 0
-            self._compiled[owner] = self._compiled.get(owner, 0) + _now() - begin
+            duration_ns = _now() - begin
+            self._compiled[owner] = self._compiled.get(owner, 0) + duration_ns
+            # Those of a function that torch.compile compiles are part of it.
+            if original.__name__ not in LOADERS and compilation() is None:
+                kernel = partial(compiled_kernel, args, began_ns, duration_ns)
+                self._has_compiled(kernel)
+
+    def _measured(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self._has_compiled(partial(compiled_function, *args, **kwargs))
+        return original(*args, **kwargs)

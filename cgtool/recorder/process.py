@@ -15,6 +15,7 @@ import torch
 from cgtool.model import clock
 from cgtool.model.journal import Began, JournalWriter, Lost
 from cgtool.model.program import Settings
+from cgtool.recorder.captures import error_text
 from cgtool.recorder.recorded_device import RecordedDevice
 from cgtool.recorder.recorder import Recorder
 from cgtool.torch_compat.patches import Patches
@@ -69,9 +70,11 @@ def record(settings: Settings) -> None:
         recorder.time_replays()
     if settings.step:
         recorder.step_replays()
-    if settings.eager_breaks:
-        recorder.watch_eager_breaks()
-    atexit.register(recorder.finish)
+    if settings.ready_after:
+        recorder.mark_ready(int(settings.ready_after))
+    if settings.watchdog:
+        recorder.watch_for_hangs(Path(settings.folder))
+    atexit.register(lambda: recorder.finish(_error()))
 
 
 @contextlib.contextmanager
@@ -107,13 +110,26 @@ def recorded(folder: Path, device: str) -> Iterator[None]:
             recorder.stop()
 
 
+def _error() -> str:
+    """The exception that ends the process."""
+    error = getattr(sys, "last_value", None)
+    if not isinstance(error, BaseException):
+        return ""
+    with contextlib.suppress(Exception):  # methods of the program's exception may raise
+        return error_text(error)
+    return type(error).__name__
+
+
 def _journal_name() -> str:
     return f"{os.getpid()}-{clock.time_ns()}"
 
 
 def _began(*, forked: bool, simulated: bool) -> Began:
     command = tuple(sys.orig_argv)
-    return Began(clock.time_ns(), os.getpid(), os.getppid(), command, forked, simulated)
+    # As torchrun and its like set them.
+    rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    ranks = (int(rank), int(size)) if rank.isdecimal() and size.isdecimal() else (None, None)
+    return Began(clock.time_ns(), os.getpid(), os.getppid(), command, forked, simulated, *ranks)
 
 
 def _device(name: str, patches: Patches) -> RecordedDevice:

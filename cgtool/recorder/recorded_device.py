@@ -3,18 +3,20 @@ implement them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.model.finding import Finding
-from cgtool.model.journal import JournalWriter, PoolSizes
+from cgtool.model.journal import Allocated, JournalWriter
 from cgtool.torch_compat.patches import Patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgtool.observe.frames import Chain
     from cgtool.observe.origins import OriginTable
+    from cgtool.torch_compat.allocator import PoolSegment
+    from cgtool.torch_compat.storages import StorageRef
 
 
 GiveWay = Callable[[], object]
@@ -31,12 +33,26 @@ class Watch(Protocol):
         """Read what was captured, at the end of the capture; None if it cannot be read. What this
         returns is called once, later, by any thread."""
 
+    def storages(self) -> Sequence[StorageRef]:
+        """The storages from outside that the captured ops used. After ``read``."""
+
+    def uses(self) -> Sequence[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """For each of them, the nodes that read it and those that write it. Any thread may ask,
+        after it has the contents."""
+
     def with_cause(self, finding: Finding) -> Finding:
         """The finding with the op that ended the capture, or the last one before that; ``finding``
         itself if neither is known. After ``read``."""
 
     def stop(self) -> None:
         """The capture is over."""
+
+
+class MemoryLife(Protocol):
+    """Memory that graphs use, while it is followed."""
+
+    def look(self) -> None:
+        """Look whether it is still there."""
 
 
 class ReplayTimes(Protocol):
@@ -89,6 +105,11 @@ class RecordedDevice(Protocol):
         """To follow the next capture of this thread, which the calls of ``chain`` begin. ``table``
         takes the origins of its nodes. ``compiled``: Inductor captures code that it generated."""
 
+    def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> MemoryLife:
+        """Follow the memory of a storage, as long as what this returns is kept. ``gone`` is called
+        once it was given back, or when ``look`` sees that: how (``LedgerMemory.how``), the calls
+        that did it, and when by the system clock (ns)."""
+
     def functions(self) -> tuple[Function, ...]:
         """All kernel functions seen so far."""
 
@@ -101,7 +122,13 @@ class RecordedDevice(Protocol):
     def stream(self) -> int | None:
         """The handle of the current stream."""
 
-    def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
+    def new_allocations(self) -> Sequence[Allocated] | None:
+        """Memory that PyTorch's allocator has reserved on the device since the last call; None if
+        that is not followed. Any thread may call it, also during a capture. A GPU says how often
+        and how much, but not when and where: each then has the same size and the time of the
+        call."""
+
+    def pool_segments(self, pools: Container[tuple[int, int]]) -> Sequence[PoolSegment]:
         """Memory that these pools have reserved on the device."""
 
     def step_graphs(self, patches: Patches) -> Callable[[Any], SteppedGraph]:

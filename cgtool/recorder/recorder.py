@@ -1,7 +1,7 @@
 """Notes what a program does with its graphs: captures, replays, and their ends.
 
-No graph is kept alive. Outside captures only replays are followed, unless ``--times`` or
-``--eager-breaks`` asks for more.
+No graph is kept alive. Outside captures only replays are followed, unless ``--times`` asks for
+more.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import itertools
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from cgtool.model import clock
@@ -26,12 +28,16 @@ from cgtool.model.journal import (
     Unseen,
 )
 from cgtool.model.ledger import COMPILE
+from cgtool.observe.captured_calls import CapturedCalls
 from cgtool.observe.frames import call_user, frames_of_other_threads
 from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber, replaying_class
 from cgtool.recorder import notes
 from cgtool.recorder.adapters import ADAPTERS, follow_engine
+from cgtool.recorder.addresses import Addresses
 from cgtool.recorder.captures import Capture, Captures, Expected, Start
-from cgtool.recorder.note_counters import NoteCounters, is_number, take_noted
+from cgtool.recorder.eager_steps import EagerSteps
+from cgtool.recorder.events import Events
+from cgtool.recorder.note_counters import NoteCounters, kept_of, take_noted
 from cgtool.recorder.recorded_device import RecordedDevice, ReplayTimes
 from cgtool.recorder.replays import GraphReplays, counted_replay
 from cgtool.torch_compat.patches import Patches
@@ -41,19 +47,23 @@ _POOLS_READ = 32
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cgtool.recorder.eager_breaks import EagerBreaks
+    from cgtool.recorder.watchdog import Watchdog
 
 
 class _Graph(GraphReplays):
     """A graph, from its capture on."""
 
-    __slots__ = ("capture", "handled", "pool")
+    __slots__ = ("calls", "capture", "handled", "outside", "pool")
 
     def __init__(self, number: int, capture: Capture | None) -> None:
         super().__init__(number)
         self.capture = capture
         """The capture in progress, if there is one."""
         self.pool: tuple[int, int] | None = None
+        self.outside: Sequence[CodeType] = ()
+        """The code that leads to its capture."""
+        self.calls: CapturedCalls | None = None
+        """The calls in the capture."""
         self.handled: Callable[[], None] | None = None
         """To be called when it is first replayed, although its code has raised."""
 
@@ -71,23 +81,36 @@ class Recorder(Subscriber[_Graph]):
         """How many graphs each pool has."""
         self._pools_read = 0
         self._patches = patches
+        self._events = Events(device, self.journal)
         self._captures = Captures(
-            device, self.journal, patches, self.refused_before, self.not_followed, self.expected
+            device,
+            self.journal,
+            patches,
+            self.refused_before,
+            self.not_followed,
+            self.expected,
+            self._events.compiled,
         )
         self._not_followed = set[type]()
         self._notes = NoteCounters(self.journal)
+        self._addresses = Addresses(device, self.journal, patches)
+        self._steps = EagerSteps(self.journal, self._captures.is_capturing, self._notes, patches)
         self._times: ReplayTimes | None = None
-        self._breaks: EagerBreaks | None = None
+        self._watchdog: Watchdog | None = None
         self._replaying_class = replaying_class(device.graph_class)
         self._graphs: GraphFollower[_Graph] = GraphFollower(
             device.graph_class, self, patches, replays_of=self._replaying_class
         )
         for name in ("_exit", "execv", "execve"):  # which the other functions of `os` call
             patches.wrap(os, name, self._leave)
-        patches.callback(notes.listen, False)
-        notes.listen(True)
+        patches.callback(notes.listen, None)
+        notes.listen(self._events.add)
         for adapter in ADAPTERS:
             follow_engine(adapter, patches, self.journal.lost)
+
+    def mark_ready(self, after: int) -> None:
+        """Mark the event ``ready`` after so many replays."""
+        self._events.mark_ready(after)
 
     def time_replays(self) -> None:
         """Note how long the GPU takes for replays."""
@@ -103,56 +126,52 @@ class Recorder(Subscriber[_Graph]):
         owner, graphs = self._replaying_class, self._graphs.graphs
         Steps(self._device, owner, self.journal, self._captures, graphs, self._patches)
 
-    def watch_eager_breaks(self) -> None:
-        """Note which ops run between replays."""
-        from cgtool.recorder.eager_breaks import EagerBreaks
-        from cgtool.torch_compat import op_key
+    def watch_for_hangs(self, folder: Path) -> None:
+        """Write the stacks of the process when ``cgtool run`` asks for them."""
+        from cgtool.recorder.watchdog import Watchdog
 
-        if not op_key.is_supported():
-            self.journal.lost("--eager-breaks recorded no ops: this PyTorch does not support it")
-            return
-        graphs = self._graphs
-
-        def number_of(graph: Any) -> int | None:
-            live = graphs.graphs.get(id(graph))
-            return None if live is None else live.number
-
-        self._breaks = EagerBreaks(
-            self._replaying_class,
-            number_of,
-            self._captures.is_capturing,
-            self.journal,
-            self._patches,
-        )
+        self._watchdog = Watchdog(folder, self.journal)
 
     @property
-    def forkable(self) -> AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def forkable(self) -> Iterator[None]:
         """To be entered while the process forks."""
-        return self._captures.idle()
+        with contextlib.ExitStack() as entered:
+            if self._watchdog is not None:
+                entered.enter_context(self._watchdog.writing)
+            entered.enter_context(self._captures.idle())
+            yield
 
     def forked(self, name: str) -> None:
         """This process was forked: the graphs are its parent's. ``name``: of its own journal."""
         self.journal.renew(name)
         self._captures.renew()
         self._notes.renew()
+        self._events.renew()
+        self._addresses.renew()
         self._numbers = itertools.count()
         self._is_fork = True
-        if self._breaks is not None:
-            self._breaks.forked()
+        if self._watchdog is not None:
+            self._watchdog.start()
         self._pools.clear()
         for graph in self._graphs.forget():
             with self.protected():
                 _taken(graph).stop()
+        self._steps.renew()
 
-    def finish(self) -> None:
-        """The process ends normally: whatever is freed from now on lived until its end."""
+    def finish(self, error: str = "") -> None:
+        """The process ends by itself: whatever is freed from now on lived until its end. ``error``:
+        the exception that ends it."""
+        self._addresses.is_over = True
         self._captures.finish()
         if self._times is not None:
             with self.protected():
                 self._times.finish()
         with self.protected():
             self._read_pools(self._pools)
-        self.journal.append(Finished(clock.time_ns()))
+        self._events.note_allocations()
+        self._captures.note_rank()
+        self.journal.append(Finished(clock.time_ns(), error))
         self._finished = True
 
     def stop(self) -> None:
@@ -189,6 +208,9 @@ class Recorder(Subscriber[_Graph]):
     ) -> _Graph:
         number, beginning = next(self._numbers), _with_note(beginning)
         graph = _Graph(number, self._captures.began(number, beginning, start, expected))
+        graph.outside = [code for code, _ in beginning.chain]
+        if beginning.owner != COMPILE:
+            graph.calls = self._steps.look_at()
         if any(beginning.pool or ()):  # without one, or with zeros, PyTorch makes a new one
             graph.pool = _pool_of(beginning.pool)
         return graph
@@ -226,7 +248,16 @@ class Recorder(Subscriber[_Graph]):
     def captured(self, graph: _Graph, cuda_graph: Any) -> None:
         over_ns = clock.perf_counter_ns()
         self._can_be_replayed(graph, cuda_graph)
-        self._captures.captured(_taken(graph), graph.pool, over_ns)
+        capture = _taken(graph)
+        with self.protected():
+            capture.segments = self._device.pool_segments(self._pools)
+            capture.memory = self._addresses.captured(
+                graph, capture.storages(), sys._getframe(1), capture.segments
+            )
+        self._captures.captured(capture, graph.pool, over_ns)
+        self._events.note_allocations()
+        calls = () if graph.calls is None else graph.calls.around_most()
+        self._steps.captured(graph, graph.outside, calls)
         self._new_executable(graph, cuda_graph)
 
     def capture_raised(self, graph: _Graph, raised: BaseException, cuda_graph: Any) -> bool:
@@ -260,13 +291,16 @@ class Recorder(Subscriber[_Graph]):
             graphs,
             self._unseen,
             self._first_replay,
+            self._addresses,
             self.journal,
             self._notes,
+            {notes.LOOK: self._addresses.replayed, notes.EVERY_REPLAY: self._events.replayed},
             op_watch.load(),
         )
 
     def gone(self, graph: _Graph, end: str) -> None:
         graph.stop_stepping()
+        self._addresses.ended(graph)
         if self._finished:
             return
         if graph.handled is None:
@@ -281,6 +315,7 @@ class Recorder(Subscriber[_Graph]):
         """Python ends without its exit handlers, or another program takes its place."""
         with self.protected():
             self._captures.finish()
+            self._events.note_allocations()
         # Another thread may hang in the allocator, and this one wants to end the process anyway.
         if not frames_of_other_threads():
             with self.protected():
@@ -321,7 +356,10 @@ class Recorder(Subscriber[_Graph]):
 
     def _read_pools(self, pools: Collection[tuple[int, int]]) -> None:
         if pools:
-            self.journal.append(Pools(clock.time_ns(), self._device.pool_sizes(pools)))
+            from cgtool.torch_compat.allocator import pool_sizes
+
+            sizes = pool_sizes(self._device.pool_segments(pools))
+            self.journal.append(Pools(clock.time_ns(), sizes))
 
 
 def _with_note(beginning: Beginning) -> Beginning:
@@ -329,8 +367,7 @@ def _with_note(beginning: Beginning) -> Beginning:
     # A note before a capture of torch.compile is for the replay that follows.
     if beginning.owner == COMPILE or not (noted := take_noted()):
         return beginning
-    sizes = {name: size for name, size in noted.items() if is_number(size)}
-    return beginning._replace(key=notes.key_of(sizes))
+    return beginning._replace(key=notes.key_of(kept_of(noted)))
 
 
 def _pool_of(numbers: Any) -> tuple[int, int]:
@@ -340,6 +377,8 @@ def _pool_of(numbers: Any) -> tuple[int, int]:
 
 def _taken(graph: _Graph) -> Capture:
     """The capture of a graph, which is over."""
+    if graph.calls is not None:
+        graph.calls.stop()
     capture, graph.capture = graph.capture, None
     assert capture is not None
     return capture

@@ -8,11 +8,12 @@ a tenth of a microsecond, up to one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from cgtool.model import clock
-from cgtool.model.journal import COUNTER, JournalWriter, Replayed
+from cgtool.model.journal import COUNTER, RING, JournalWriter, Replayed
 from cgtool.observe.frames import Chain, SiteKey, frames_of, key_of
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder import notes
@@ -39,16 +40,22 @@ LOOKED_UP = LookedUp()
 class GraphReplays:
     """The replays of one graph."""
 
-    __slots__ = ("cells", "notes", "number", "places", "stepped")
+    __slots__ = ("cells", "memory", "notes", "number", "order", "places", "stale", "stepped")
 
     cells: memoryview[int]
     """The four numbers of ``COUNTER`` in the journal."""
+    order: memoryview[int]
+    """The last replays of the process, as ``JournalWriter.order``."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.places: dict[tuple[SiteKey, ...], tuple[Chain, int]] = {}
         """How often each chain was seen, by its keys: to hash a code object takes its bytecode."""
         self.notes: GraphNotes = {}
+        self.memory: list[Memory] = []
+        """Outside its pool, that it uses."""
+        self.stale: list[Memory] = []
+        """What was given back of it since its last replay."""
         self.stepped: SteppedGraph | str | None = None
         """With ``--step``, once it was replayed: its nodes, or why it runs whole."""
 
@@ -56,6 +63,7 @@ class GraphReplays:
         """Where they are counted."""
         chunk, offset = journal.counter(self.number)
         self.cells = memoryview(chunk)[offset : offset + COUNTER.size].cast("Q")
+        self.order = journal.order
 
     def stop_stepping(self) -> None:
         """It is replayed no more, or has another executable."""
@@ -63,6 +71,10 @@ class GraphReplays:
         if stepped is not None and not isinstance(stepped, str):
             stepped.close()
 
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cgtool.recorder.addresses import Addresses, Memory
 
 Graph = TypeVar("Graph", bound=GraphReplays)
 
@@ -72,17 +84,21 @@ def counted_replay(
     graphs: dict[int, Graph],
     unseen: Callable[[Any], Graph | None],
     is_first: Callable[[Graph, Any, int], None],
+    addresses: Addresses,
     journal: JournalWriter,
     note_counters: NoteCounters,
+    every: Mapping[int, Callable[[Graph, int, FrameType], None]],
     native: Any = None,
 ) -> Callable[[Any], None]:
     """Takes the place of ``replay`` and counts its calls.
 
     ``graphs`` by id of the ``CUDAGraph``; ``unseen`` is called with one that is not there, and may
-    return it. ``is_first`` is called after the first replay of each, with its host time.
+    return it. ``is_first`` is called after the first replay of each, with its host time;
+    ``addresses`` follows the memory that they use. ``every``: what is called after each replay
+    while a key of ``notes.pending`` is there, with the graph, the time and the calling frame.
     ``native``: the module of ``torch_compat.op_watch``, which does the same in C++.
     """
-    now_ns = clock.perf_counter_ns
+    now_ns, known = clock.perf_counter_ns, graphs.get
     # Some systems take half a microsecond to tell the time.
     since = clock.time_ns() - now_ns()
     noted = notes.pending
@@ -93,16 +109,22 @@ def counted_replay(
     def looked_up(live: Graph, graph: Any, _now: int, spent_ns: int) -> None:
         if live.cells[0] == 1:
             is_first(live, graph, spent_ns)
+        addresses.look(live)
         # A captured backward is replayed on a thread of autograd's.
         _looked_up(journal, live, chain_or_waiting(sys._getframe(outwards)))
 
     def note(live: Graph, _graph: Any, now: int, spent_ns: int) -> None:
+        for key, call in every.items():
+            if key in noted:
+                with journal.protected():
+                    call(live, now, sys._getframe(outwards))
         if values := take_noted():
             note_counters.add(live.number, live.notes, values, now, spent_ns)
 
     if native is not None:
         counted: Callable[[Any], None] = native.counted_replay(
-            original, graphs, noted, unseen, looked_up, note, vars(GraphReplays)["cells"],
+            original, graphs, noted, unseen, looked_up, note,
+            *(vars(GraphReplays)[name] for name in ("cells", "order", "number")),
             since, *LOOKED_UP,
         )  # fmt: skip
         return counted
@@ -110,15 +132,23 @@ def counted_replay(
     def replay(graph: Any) -> None:
         # Each object that is touched here may come from memory, in a tenth of a microsecond.
         begin = now_ns()
-        original(graph)
-        end = now_ns()
+        live = known(id(graph))
+        if live is not None:
+            # Before it runs: one that hangs has begun.
+            order = live.order
+            order[0] = begun = order[0] + 1
+            order[(begun - 1) % RING + 1] = live.number
         try:
-            live = graphs[id(graph)]
-        except KeyError:
-            found = unseen(graph)
-            if found is None:
+            original(graph)
+        except BaseException:
+            if live is not None:
+                live.order[0] -= 1
+            raise
+        end = now_ns()
+        if live is None:
+            live = known(id(graph)) or unseen(graph)
+            if live is None:
                 return
-            live = found
         # Python changes threads only at calls: other threads may replay the same graph.
         cells = live.cells
         cells[0] = count = cells[0] + 1

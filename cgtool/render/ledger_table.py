@@ -6,7 +6,10 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from cgtool.analysis.eager_breaks import EagerRow
+from cgtool.analysis.eager_steps import EagerRow
+from cgtool.analysis.graph_memory import GraphMemoryRow
+from cgtool.analysis.ledger_events import EventRow
+from cgtool.analysis.ledger_memory import MemoryRow
 from cgtool.analysis.ledger_notes import Note
 from cgtool.analysis.ledger_report import LedgerReport, LedgerRow
 from cgtool.analysis.pools import ProgramPoolRow
@@ -224,6 +227,67 @@ NOTES: Sequence[Column[_NotedRow]] = (
 )
 
 
+EVENTS: Sequence[Column[EventRow]] = (
+    Column("moment", "time_ns", explanation="from the start of the command"),
+    Column("process", optional=True, priority=1),
+    Column(
+        "event",
+        lambda row: "(end)" if row.name is None else row.name,
+        wrap="cut",
+        explanation="a name passed to `cgtool.event`, or `ready` of `--ready-after` and "
+        "`--ready-output`; (end): of the process",
+    ),
+    Column("line", wrap="cut", priority=2),
+    Column("replays", explanation="this and the next: since the event before, in the process"),
+    Column("captures", explanation="failed ones included"),
+    Column(
+        "compiles",
+        zero=False,
+        optional=True,
+        explanation="by torch.compile, and of kernels by Triton",
+    ),
+    Column(
+        "allocations",
+        zero=False,
+        optional=True,
+        priority=1,
+        explanation="how often PyTorch's allocator reserved memory from the device",
+    ),
+    Column("reserved", "allocated_bytes", zero=False, optional=True, priority=1),
+    Column(
+        "given back",
+        zero=False,
+        optional=True,
+        style=WARNING,
+        explanation="storages outside the pools that graphs use, freed or resized",
+    ),
+)
+
+
+EAGER: Sequence[Column[EagerRow]] = (
+    Column("code", explanation="captured code that was called outside graphs"),
+    Column("called at", "line"),
+    Column("runs", explanation="calls, without those that warmed up a capture"),
+    Column(
+        "sizes",
+        lambda row: " to ".join(row.sizes) or None,
+        optional=True,
+        priority=1,
+        explanation="the smallest and the largest of the argument that decides",
+    ),
+    Column("why", optional=True, zero=False),
+    Column(
+        "would fit",
+        "served_by",
+        optional=True,
+        explanation="the smallest captured size that would have served them",
+    ),
+    Column(
+        "noted", lambda row: ", ".join(row.notes) or None, optional=True, priority=2, wrap="cut"
+    ),
+)
+
+
 def _spent(heading: str, field: str, explanation: str, priority: int = 0) -> Column[LedgerRow]:
     return Column(
         heading,
@@ -274,6 +338,7 @@ CAPTURES: Sequence[Column[LedgerRow]] = (
     _spent("cgtool", "cgtool_ns", "to read the graphs, not part of the other times", 4),
 )
 
+_OUTSIDE = "Memory of graphs outside their pools"
 POOLS: Sequence[Column[ProgramPoolRow]] = (
     Column("pool", "name"),
     Column("process", zero=False, optional=True, priority=2),
@@ -301,6 +366,69 @@ POOLS: Sequence[Column[ProgramPoolRow]] = (
 )
 
 
+ADDRESSES: Sequence[Column[MemoryRow]] = (
+    Column(
+        "memory",
+        "kind",
+        explanation="what leads to it when the graph was captured: parameter (also a buffer), "
+        "optimizer state, variable; unknown: no name",
+    ),
+    Column(
+        "name",
+        lambda row: row.names[0] if row.names else "",
+        wrap="cut",
+        optional=True,
+        priority=1,
+        explanation="the first of them",
+    ),
+    Column("storages", "count"),
+    Column("bytes"),
+    Column("graphs", explanation="that use some of it"),
+    Column("readers", priority=2, explanation="nodes of ops that read some of it"),
+    Column("writers", priority=2, zero=False, explanation="nodes of ops that write some of it"),
+    Column(
+        "given back",
+        lambda row: row.gone_at or "",
+        wrap="cut",
+        optional=True,
+        explanation="while a graph that uses it could be replayed",
+    ),
+    Column(
+        "replays since",
+        "stale_replays",
+        zero=False,
+        optional=True,
+        style=BAD,
+        explanation="of graphs that use it",
+    ),
+)
+
+
+GRAPH_MEMORY: Sequence[Column[GraphMemoryRow]] = (
+    Column("graph", "number", explanation="its number for `cgtool dump --graph`"),
+    Column("line", priority=1),
+    Column(
+        "key",
+        wrap="cut",
+        optional=True,
+        explanation="its name, or a size in which it differs from others of the line",
+    ),
+    Column("pool"),
+    Column(
+        "pool grew",
+        "grown_bytes",
+        explanation="what its capture added to the memory that the pool has reserved",
+    ),
+    Column(
+        "driver",
+        "exec_bytes",
+        optional=True,
+        explanation="memory of the driver for the executable graph",
+    ),
+    Column("added", "total_bytes", explanation="to the pool and in the driver"),
+)
+
+
 def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
     """The memory pools of a program's graphs."""
     screen = Screen(simulated=report.simulated, explain=explain)
@@ -317,6 +445,10 @@ def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
     )
     screen.line(_run(report), "dim")
     screen.table("Pools", POOLS, report.pools)
+    screen.table("Memory by graph", GRAPH_MEMORY, report.graph_memory, name="graphs")
+    for estimate in report.size_estimates:
+        screen.line(estimate, "dim")
+    screen.table(_OUTSIDE, ADDRESSES, report.memory, name="addresses")
     _notes(screen, report, _unread(report.unread_pools))
     return screen
 
@@ -352,32 +484,6 @@ def _times(report: LedgerReport) -> str:
     )
 
 
-BREAKS: Sequence[Column[EagerRow]] = (
-    Column("line"),
-    Column("op", lambda row: row.op.removeprefix("aten::"), wrap="cut"),
-    Column(
-        "per step",
-        lambda row: round(row.per_step, 2),
-        number_text,
-        explanation="how often it runs from one replay to the next",
-    ),
-    Column("host time", "host_ns", explanation="of one step, while it is watched"),
-    Column("after graph", "before", wrap="cut", priority=1),
-    Column("before graph", "after", wrap="cut", priority=1),
-)
-
-
-def _breaks(report: LedgerReport) -> str:
-    rows = report.breaks or ()
-    if not rows:
-        return "no op ran outside graphs from one replay to the next"
-    inside_ns = sum(row.total_ns for row in rows)
-    return (
-        f"from one replay to the next: {time_text(report.breaks_ns)} of host time, "
-        f"{time_text(inside_ns)} of it in ops outside graphs; compiled code is not watched"
-    )
-
-
 def render(
     report: LedgerReport, *, graphs: bool = False, rows: int = 0, explain: bool = False
 ) -> Screen:
@@ -385,6 +491,8 @@ def render(
     most so many rows and findings, 0 for all."""
     screen = Screen(simulated=report.simulated, explain=explain)
     screen.line(f"{report.sentence}", "bold")
+    if report.steps is not None:
+        screen.line(report.steps, "bold")
     screen.line(_run(report), "dim")
     columns, lines = (GRAPHS, report.graphs) if graphs else (LINES, report.lines)
     shown = lines[: rows or None]
@@ -394,22 +502,29 @@ def render(
         _places(screen, report, shown)
     elif any(row.graphs > 1 for row in shown):
         screen.about(_OF_ONE_GRAPH, "of one graph; other figures: of all graphs of a line")
+    eager = report.eager[: rows or None]
+    others = report.eager[len(eager) :]
+    total = {"code": f"{len(others):,} more", "runs": sum(row.runs for row in others)}
+    screen.table("Eager", EAGER, eager, [total] if others else [])
     noted = [(row, note) for row in shown for note in row.notes]
     screen.table("Notes", (_NOTED_GRAPH, *NOTES) if graphs else NOTES, noted)
-    if report.breaks is not None:
-        title = "Outside graphs, from one replay to the next"
-        screen.table(title, BREAKS, report.breaks[: rows or None], name="outside")
-        screen.line(_breaks(report), "dim")
-    findings = report.findings[: rows or None]
-    screen.add(Findings(findings))
-    if more := len(report.findings) - len(findings):
-        screen.line(f"{count_text(more, 'more finding')}: --rows 0 shows all", "dim")
+    screen.table("Events", EVENTS, report.events[: rows or None])
+    _left_out(screen, len(report.events), rows, "event")
+    gone = [row for row in report.memory if row.gone_at is not None]
+    screen.table(_OUTSIDE, ADDRESSES, gone[: rows or None], name="addresses")
+    screen.add(Findings(report.findings[: rows or None]))
+    _left_out(screen, len(report.findings), rows, "finding")
     if report.failures:
         screen.parts.append("")
     failures = report.failures[: rows or None]
     screen.labeled((("capture failed", failure) for failure in failures), BAD)
     _notes(screen, report)
     return screen
+
+
+def _left_out(screen: Screen, count: int, rows: int, noun: str) -> None:
+    if 0 < rows < count:
+        screen.line(f"{count_text(count - rows, f'more {noun}')}: --rows 0 shows all", "dim")
 
 
 def _unread(pools: int) -> Sequence[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Container
-from typing import Any
+from collections.abc import Container, Iterable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,9 +22,39 @@ def lists_memory() -> bool:
     return bool(torch.cuda.memory.get_allocator_backend() == "native")
 
 
+@functools.cache
+def _without_traces() -> dict[str, Any]:
+    """The argument that leaves out the traces of a program that records its memory (PyTorch 2.11),
+    which may be long."""
+    parameters = inspect.signature(torch.cuda.memory_snapshot).parameters
+    return {"include_traces": False} if "include_traces" in parameters else {}
+
+
 def memory_segments() -> list[dict[str, Any]]:
     """``torch.cuda.memory_snapshot()``; nothing where that raises."""
-    return list(torch.cuda.memory_snapshot()) if lists_memory() else []
+    return list(torch.cuda.memory_snapshot(**_without_traces())) if lists_memory() else []
+
+
+class PoolSegment(NamedTuple):
+    """Memory that a pool has reserved for one stream of one device."""
+
+    pool: tuple[int, int]
+    device: int
+    stream: int
+    address: int
+    bytes: int
+    used_bytes: int
+
+
+def pool_segments(pools: Container[tuple[int, int]]) -> list[PoolSegment]:
+    """The segments of these pools."""
+    found = []
+    for segment in memory_segments():
+        first, second = segment["segment_pool_id"]
+        if (first, second) in pools:
+            names = "device", "stream", "address", "total_size", "active_size"
+            found.append(PoolSegment((first, second), *map(segment.__getitem__, names)))
+    return found
 
 
 @functools.cache
@@ -34,14 +64,11 @@ def pins_in_captures() -> bool:
     return "_host_emptyCache" in inspect.getsource(torch.cuda.graphs)
 
 
-def pool_sizes(pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
-    """Bytes that these pools have reserved on each device, by stream."""
+def pool_sizes(segments: Iterable[PoolSegment]) -> tuple[PoolSizes, ...]:
+    """Bytes of pools on each device, by stream."""
     sums: dict[tuple[tuple[int, int], int, int], list[int]] = {}
-    for segment in memory_segments():
-        first, second = segment["segment_pool_id"]
-        if (first, second) in pools:
-            key = (first, second), segment["device"], segment["stream"]
-            sizes = sums.setdefault(key, [0, 0, 0])
-            for at, size in enumerate((1, segment["total_size"], segment["active_size"])):
-                sizes[at] += size
+    for segment in segments:
+        sizes = sums.setdefault(segment[:3], [0, 0, 0])
+        for at, size in enumerate((1, segment.bytes, segment.used_bytes)):
+            sizes[at] += size
     return tuple(PoolSizes(*key, *sizes) for key, sizes in sums.items())

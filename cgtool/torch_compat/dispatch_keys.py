@@ -68,17 +68,17 @@ class Kernels:
         # Where a mode or a tensor subclass takes part, PyTorch looks for a kernel of the op, and
         # fails if there is only one in Python for all ops.
         if needed is not None:
-            self._implement_each(needed)
+            self.implement(needed)
             return
         version = private.ops_version()
         if version != self._listed:
-            self._implement_each(private.op_names())
+            self.implement(private.op_names())
             self._listed = version
 
     def register_some(self, names: Iterable[str]) -> None:
         """Put them on the key, for these ops. The others pass."""
         self._pass(torch.library.fallthrough_kernel)
-        self._implement_each(names)
+        self.implement(names)
 
     def let_through(self, names: Iterable[str]) -> None:
         """These ops pass, in this process, unless the kernels are on the key already."""
@@ -111,7 +111,8 @@ class Kernels:
             self._passed.add(name)
             self._implement(self._libraries, name, torch.library.fallthrough_kernel, False)
 
-    def _implement_each(self, names: Iterable[str]) -> None:
+    def implement(self, names: Iterable[str]) -> None:
+        """Put a kernel of its own on the key for each of these ops."""
         new = set(names) - self._passed - self._owners
         if not new:
             return

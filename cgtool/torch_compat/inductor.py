@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from cgtool.model.ledger import COMPILE
 from cgtool.torch_compat.private import LatePoint, PatchPoint, PrivateName, is_present, schema_of
 
 _TREES = "torch._inductor.cudagraph_trees"
@@ -62,6 +63,12 @@ COMPILATIONS = _point(
     "torch._dynamo.callback", "CompilationCallbackHandler.install_callbacks", _NO_OPS
 )
 """The context that is entered for each compilation, on the thread that compiles."""
+COMPILED = _point(
+    "torch._dynamo.utils",
+    "CompilationMetrics.create",
+    "the report does not show when torch.compile compiles",
+)
+"""Called with the figures of each compilation, at its end."""
 _KERNEL = _point(_HEURISTICS, "CachingAutotuner.run", "Triton kernels have no op")
 """Called by generated code for each Triton kernel."""
 _TRITON_KERNEL = LatePoint("triton.runtime.jit", "JITFunction.run")
@@ -75,6 +82,41 @@ COMPILERS = (
     LatePoint(_HEURISTICS, "CachingAutotuner.autotune_to_one_config"),
 )
 """Functions that compile, tune or load kernels."""
+
+
+LOADERS = ("_init_handles",)
+"""Those of them that only load."""
+
+
+class CompiledFunction(NamedTuple):
+    """A function that was compiled, or one kernel."""
+
+    began_ns: int
+    """By the system clock."""
+    duration_ns: int
+    compiler: str
+    name: str
+    because: str | None = None
+    """Why it was compiled again."""
+
+
+def compiled_function(figures: dict[str, Any]) -> CompiledFunction | None:
+    """The argument of ``COMPILED``; None where nothing new can run: what Dynamo gives up."""
+    if figures.get("is_runtime") or figures.get("has_guarded_code") is False:
+        return None
+    name = str(figures.get("co_name") or "")
+    if figures.get("is_forward") is False:
+        name += " backward"
+    began_us, ended_us = figures["start_time_us"], figures["end_time_us"]
+    duration_ns = max(ended_us - began_us, 0) * 1000
+    because = figures.get("recompile_reason")
+    return CompiledFunction(began_us * 1000, duration_ns, COMPILE, name.strip(), because)
+
+
+def compiled_kernel(args: Sequence[Any], began_ns: int, duration_ns: int) -> CompiledFunction:
+    """A Triton kernel; ``args``: of one of ``COMPILERS``."""
+    name = _name(getattr(args[0], "fn", "")) if args else ""
+    return CompiledFunction(began_ns, duration_ns, "Triton", name)
 
 
 def private_names() -> list[PrivateName]:

@@ -98,6 +98,7 @@ class _Route(NamedTuple):
     """Accepts numbers instead of tensors."""
     tensors: tuple[int, ...]
     """Positions of arguments that may be numbers instead of tensors."""
+    is_collective: bool
 
 
 _routes: defaultdict[int, dict[int, _Route]] = defaultdict(dict)
@@ -121,6 +122,7 @@ def _route(op: Any, keyset: Any) -> _Route:
         functools.partial(dispatch.redispatch, below),
         functools.partial(dispatch.run, below),
         dispatch.tensors,
+        op.name().startswith(("c10d::", "_c10d_functional::")),
     )
     return route
 
@@ -131,7 +133,7 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
         route = _routes[id(op)][keyset.raw_repr()]
     except KeyError:
         route = _route(op, keyset)
-    is_composite, may_be_fake, in_python, redispatch, run, tensors = route
+    is_composite, may_be_fake, in_python, redispatch, run, tensors, is_collective = route
     if may_be_fake and runs_meta_kernels():
         with unintercepted():
             return run(*args, **kwargs)
@@ -147,6 +149,8 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
         return run(*args, **kwargs)
     if _inside.inspector is not None:
         return _run_inside(op, run, args, kwargs)
+    if is_collective and _on_collective is not None:
+        _on_collective(op, args, kwargs)
     exclude_key(_KEY, True)
     for key in _kept_off:
         exclude_key(key, True)
@@ -175,6 +179,20 @@ def run_observed(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Ru
 def is_watched() -> bool:
     """Whether there is an observer."""
     return _observer is not None
+
+
+_collectives: frozenset[str] = frozenset()
+_on_collective: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] | None = None
+
+
+def note_collectives(
+    names: Iterable[str],
+    note: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] | None,
+) -> None:
+    """From now on, while ops are watched, ``note(op, args, kwargs)`` is called before each op of
+    ``torch.distributed``: ``names`` are those that matter. None: no longer."""
+    global _collectives, _on_collective
+    _collectives, _on_collective = frozenset(names), note
 
 
 _kept_off: list[Any] = []
@@ -442,7 +460,7 @@ class watch_natively:  # noqa: N801
         global _observer
         if not can_watch_natively():
             raise RuntimeError("this thread's ops cannot be watched natively")
-        _kernels.replace(self._native.Kernel)
+        _install(self._native)
         _put_kernels()
         self._was_here, self._had_key = _watched.here, included_keys().has(_KEY)
         try:
@@ -471,7 +489,8 @@ class watch_natively:  # noqa: N801
         _observer = None
 
     def _observe(self, op: Any, args: Any, kwargs: Any, run: Run, _caller: FrameType | None) -> Any:
-        name = str(getattr(op, "__name__", op))
+        schema = schema_of(op)
+        name = str(getattr(op, "__name__", op)) if schema is None else op.name()
         return self._native.watch_call(name, lambda: run(*args, **kwargs))
 
 
@@ -558,9 +577,16 @@ def prepare(let_through: Iterable[str] = (), native: Any = None) -> None:
     if not is_supported():
         return
     if native is not None and can_watch_natively():
-        _kernels.replace(native.Kernel)
+        _install(native)
     else:
         _kernels.register_all(_IS_ABOVE_PYTHON)
+
+
+def _install(native: Any) -> None:
+    """Put the kernel in C++ on the key, and those in Python for collectives, which are few and
+    whose arguments C++ does not read."""
+    _kernels.replace(native.Kernel)
+    _kernels.implement(_collectives)
 
 
 _with_kernel: set[str] = set()

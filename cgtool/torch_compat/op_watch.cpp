@@ -23,6 +23,7 @@
 #include <structmember.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -80,6 +81,18 @@ struct Call {
   uint64_t next_sequence;                     // Of autograd, on this thread, before the op.
   std::optional<uint64_t> next_sequence_end;  // And after it; none if the op failed.
   int start = 0, end = 0;                     // Numbers of positions.
+  size_t first_use = 0, end_of_uses = 0;      // Of `uses_`.
+};
+
+// The memory of some tensors, which is not kept alive.
+struct Storage {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // No other one gets its address.
+  bool is_outside;  // The allocator's, and there before the first op that was seen to use it.
+};
+
+struct Use {
+  int storage;
+  bool is_written;
 };
 
 // What is the same for all logs.
@@ -90,6 +103,9 @@ struct Settings {
   const py::function stream;   // The handle of the current stream of a device.
   const py::function waiting;  // What waits for this thread, which works for another.
   const py::object call_module;  // The code of `Module._call_impl`, or None.
+  // Called with the thread that is recorded and the number of an op, before the op; returns the number
+  // for which it is to be called next.
+  const py::function look;
 };
 
 class Log {
@@ -139,6 +155,8 @@ class Log {
       call.autograd_sequence = node->sequence_nr();
     }
     call.next_sequence = at::sequence_number::peek();
+    uint64_t number = begun_++;
+    if (number >= looked_at_) look(number);
     void* stream = launches(op) ? current_stream() : nullptr;
     std::lock_guard lock(mutex_);
     calls_.push_back(call);
@@ -146,6 +164,62 @@ class Log {
   }
 
   bool launches(int op) const { return ops_[op].launches; }
+
+  // The storages that a call is given, or makes (`is_made`).
+  template <typename Values>
+  void use(Call* call, const Values& each, bool is_made) {
+    std::lock_guard lock(mutex_);
+    size_t first = uses_.size();
+    try {
+      each([&](const at::Tensor& tensor, bool is_written) { use(tensor, is_written, is_made); });
+    } catch (const std::exception&) {  // Of a tensor that answers for itself.
+    }
+    if (is_made) return;
+    call->first_use = first;
+    call->end_of_uses = uses_.size();
+  }
+
+  void use(const at::Tensor& tensor, bool is_written, bool is_made) {
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    if (tensor.device().type() != (guard_ == nullptr ? DeviceType::CPU : DeviceType::CUDA)) return;
+    auto [known, is_new] = storage_numbers_.try_emplace(
+        tensor.storage().unsafeGetStorageImpl(), static_cast<int>(storages_.size()));
+    if (is_new) {
+      auto& made = storages_.emplace_back(Storage{tensor.storage().getWeakStorageImpl(), false});
+      // What another library has allocated can outlive its storage.
+      auto deleter = c10::GetAllocator(tensor.device().type())->raw_deleter();
+      made.is_outside = !is_made && deleter != nullptr &&
+          tensor.storage().data_ptr().get_deleter() == deleter;
+    }
+    if (!is_made) uses_.push_back({known->second, is_written});
+  }
+
+  // By number, the addresses of the `StorageImpl` of storages outside that live.
+  std::vector<std::pair<int, uintptr_t>> outside() {
+    std::lock_guard lock(mutex_);
+    std::vector<std::pair<int, uintptr_t>> result;
+    for (size_t number = 0; number < storages_.size(); ++number) {
+      const Storage& known = storages_[number];
+      if (known.is_outside && !known.storage.expired()) {
+        auto address = reinterpret_cast<uintptr_t>(known.storage._unsafe_get_target());
+        result.emplace_back(static_cast<int>(number), address);
+      }
+    }
+    return result;
+  }
+
+  // By call: the storages that it uses, and whether it writes them.
+  std::vector<std::vector<std::pair<int, bool>>> uses() {
+    std::lock_guard lock(mutex_);
+    std::vector<std::vector<std::pair<int, bool>>> result;
+    for (const Call& call : calls_) {
+      auto& of_call = result.emplace_back();
+      for (size_t at = call.first_use; at < call.end_of_uses; ++at) {
+        of_call.emplace_back(uses_[at].storage, uses_[at].is_written);
+      }
+    }
+    return result;
+  }
 
   int op_of(const c10::OperatorHandle& op) {
     auto [known, is_new] = op_numbers_.try_emplace(&op.schema(), ops_.size());
@@ -180,6 +254,7 @@ class Log {
     std::lock_guard lock(mutex_);
     nodes_.insert(nodes_.end(), nodes, nodes + count);
     ends_.push_back(nodes_.size());
+    noted_.push_back(reinterpret_cast<uintptr_t>(stream));
     return static_cast<int>(ends_.size()) - 1;
   }
 
@@ -195,6 +270,12 @@ class Log {
       PyObject* original, PyObject* const* args, size_t count, PyObject* names) {
     if (launch_ < 0) launch_ = op_named("");
     auto [call, stream] = begin(launch_);
+    size_t given = PyVectorcall_NARGS(count) + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));
+    use(call, [&](auto&& add) {
+      for (size_t at = 0; at < given; ++at) {
+        if (THPVariable_Check(args[at])) add(THPVariable_Unpack(args[at]), false);
+      }
+    }, false);
     int start = note_released(stream);
     PyObject* result = PyObject_Vectorcall(original, args, count, names);
     py::error_scope error;  // What it raises, while the driver is asked.
@@ -243,6 +324,12 @@ class Log {
 
   // The thread that is recorded, and the next sequence number there when the log began.
   std::pair<unsigned long, uint64_t> home() const { return {home_, next_sequence_}; }
+
+  // The handle of the stream of each position.
+  std::vector<uintptr_t> streams() {
+    std::lock_guard lock(mutex_);
+    return noted_;
+  }
 
   std::vector<std::vector<uint64_t>> positions() {
     std::lock_guard lock(mutex_);
@@ -352,6 +439,15 @@ class Log {
     return waiting_number_;
   }
 
+  void look(uint64_t number) {
+    looked_at_ = UINT64_MAX;  // Python may run other threads meanwhile.
+    try {
+      looked_at_ = settings_->look(home_, number).cast<uint64_t>();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("cgtool");
+    }
+  }
+
   int name_of(const torch::autograd::Node& node) {
     std::type_index type = typeid(node);
     auto known = node_numbers_.find(type);
@@ -409,12 +505,17 @@ class Log {
   std::unordered_map<std::type_index, int> node_numbers_;  // Of autograd.
   std::deque<std::string> node_names_;
   int waiting_task_ = -1, waiting_number_ = -1;
+  uint64_t begun_ = 0, looked_at_ = 0;  // Ops, and the number of the next one before which to `look`.
 
   // With the mutex, and never the GIL after it.
   std::mutex mutex_;
   std::deque<Call> calls_;
+  std::deque<Storage> storages_;
+  std::unordered_map<const c10::StorageImpl*, int> storage_numbers_;
+  std::vector<Use> uses_;
   std::vector<uint64_t> nodes_;
   std::vector<size_t> ends_{0};  // Number 0 is that of calls that launch nothing.
+  std::vector<uintptr_t> noted_{0};  // The handle of the stream of each position.
 };
 
 DispatchKey watched_key;
@@ -438,6 +539,33 @@ class Watched {
     if (launches_) start_ = log_->note(stream_);
   }
 
+  // Before the call.
+  void given(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    if (!launches_) return;
+    const auto& arguments = op.schema().arguments();
+    log_->use(call_, [&](auto&& add) {
+      for (size_t at = 0; at < arguments.size(); ++at) {
+        const auto* alias = arguments[at].alias_info();
+        bool is_written = alias != nullptr && alias->isWrite();
+        const c10::IValue& value = torch::jit::peek(stack, at, arguments.size());
+        each_tensor(value, [&](const at::Tensor& tensor) { add(tensor, is_written); });
+      }
+    }, false);
+  }
+
+  void returned(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    if (launches_) {
+      size_t count = op.schema().returns().size();
+      log_->use(call_, [&](auto&& add) {
+        for (size_t at = 0; at < count; ++at) {
+          const c10::IValue& value = torch::jit::peek(stack, at, count);
+          each_tensor(value, [&](const at::Tensor& tensor) { add(tensor, true); });
+        }
+      }, true);
+    }
+    returned();
+  }
+
   void returned() { next_sequence_ = at::sequence_number::peek(); }
 
   ~Watched() {
@@ -446,6 +574,17 @@ class Watched {
   }
 
  private:
+  template <typename Add>
+  static void each_tensor(const c10::IValue& value, const Add& add) {
+    if (value.isTensor()) {
+      add(value.toTensor());
+    } else if (value.isList()) {
+      for (const c10::IValue& item : value.toListRef()) {
+        if (item.isTensor()) add(item.toTensor());
+      }
+    }
+  }
+
   std::shared_ptr<Log> log_;
   Call* call_ = nullptr;
   void* stream_ = nullptr;
@@ -480,8 +619,9 @@ void kernel(
     // op. The kernel for all ops cannot follow it: what it calls belongs to the op.
     c10::impl::ExcludeDispatchKeyGuard inside(watched_key);
     Watched watched([&op](Log& log) { return log.op_of(op); });
+    watched.given(op, *stack);
     op.redispatchBoxed(below, stack);
-    watched.returned();
+    watched.returned(op, *stack);
   }
 }
 
@@ -864,10 +1004,11 @@ std::optional<int64_t> reserved_bytes() {
 }
 
 // A graph that was replayed since the graphs have changed.
-struct alignas(32) Counted {
+struct alignas(64) Counted {
   PyObject* graph;  // Only compared; null where the table is empty.
-  uint64_t* cells;
-  PyObject *live, *view;  // Owned: what `graphs` has for it, and whose memory `cells` is.
+  uint64_t *cells, *order;
+  uint64_t slots, number;         // Of `order`, behind its count, and what is noted there.
+  PyObject *live, *view, *ring;  // Owned: what `graphs` has for it, and whose memory the others are.
 };
 
 class CountedTable {
@@ -921,7 +1062,7 @@ struct CountedReplay {
   CountedTable table;
   PyObject* graphs;
   PyObject *unseen, *looked_up, *notes;  // What is called for a new graph, a line, and a note.
-  Py_ssize_t cells;                      // Offset of the counters' memoryview in a graph.
+  Py_ssize_t cells, order, number;       // Offsets of these slots in a graph.
 };
 
 int64_t monotonic_ns() {
@@ -930,24 +1071,38 @@ int64_t monotonic_ns() {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
+PyObject*& slot_of(PyObject* live, Py_ssize_t offset) {
+  return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(live) + offset);
+}
+
 // Looks for a graph that is not in the table. 1 if it is there now; 0 if it is not counted; -1 for an
-// error.
-[[gnu::cold, gnu::noinline]] int find_counted(CountedReplay& replays, PyObject* cuda_graph) {
+// error. `is_over`: it has been replayed.
+[[gnu::cold, gnu::noinline]] int find_counted(
+    CountedReplay& replays, PyObject* cuda_graph, bool is_over) {
   if (replays.graphs == nullptr) return 0;  // The garbage collector has cleared it.
   auto key = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(cuda_graph));
   if (!key) return -1;
   auto live = py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(replays.graphs, key.ptr()));
   if (!live) {
     if (PyErr_Occurred()) return -1;
+    if (!is_over) return 0;
     live = py::reinterpret_steal<py::object>(PyObject_CallOneArg(replays.unseen, cuda_graph));
     if (!live) return -1;
     if (live.is_none()) return 0;
   }
-  PyObject* view = *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(live.ptr()) + replays.cells);
+  PyObject* view = slot_of(live.ptr(), replays.cells);
+  PyObject* ring = slot_of(live.ptr(), replays.order);
+  PyObject* number = slot_of(live.ptr(), replays.number);
   if (view == nullptr || !PyMemoryView_Check(view)) return 0;
+  if (ring == nullptr || !PyMemoryView_Check(ring) || number == nullptr) return 0;
+  uint64_t known = PyLong_AsUnsignedLongLong(number);
+  if (PyErr_Occurred()) return -1;
   if (replays.table[cuda_graph].graph == nullptr) {  // Not if `unseen` has replayed it.
     auto cells = static_cast<uint64_t*>(PyMemoryView_GET_BUFFER(view)->buf);
-    replays.table.add({cuda_graph, cells, live.release().ptr(), Py_NewRef(view)});
+    auto order = static_cast<uint64_t*>(PyMemoryView_GET_BUFFER(ring)->buf);
+    uint64_t slots = PyMemoryView_GET_BUFFER(ring)->len / sizeof(uint64_t) - 1;
+    replays.table.add({cuda_graph, cells, order, slots, known, live.release().ptr(),
+                       Py_NewRef(view), Py_NewRef(ring)});
   }
   return 1;
 }
@@ -972,11 +1127,21 @@ int64_t monotonic_ns() {
   __builtin_prefetch(replays.table[cuda_graph].cells, 1);  // A prefetch of nothing does nothing.
   __builtin_prefetch(&reinterpret_cast<PyDictObject*>(replays.noted)->ma_used);
   int64_t begin = monotonic_ns();
+  if (replays.table[cuda_graph].graph == nullptr &&
+      find_counted(replays, cuda_graph, false) < 0) {
+    return nullptr;
+  }
+  if (Counted& counted = replays.table[cuda_graph]; counted.graph != nullptr) {
+    counted.order[1 + counted.order[0]++ % counted.slots] = counted.number;
+  }
   PyObject* result = PyObject_Vectorcall(replays.original, args, count, names);
-  if (result == nullptr) return nullptr;
+  if (result == nullptr) {
+    if (Counted& counted = replays.table[cuda_graph]; counted.graph != nullptr) --counted.order[0];
+    return nullptr;
+  }
   int64_t end = monotonic_ns(), at = replays.since + end, spent = end - begin;
   if (replays.table[cuda_graph].graph == nullptr) {
-    int is_counted = find_counted(replays, cuda_graph);
+    int is_counted = find_counted(replays, cuda_graph, true);
     if (is_counted == 0) return result;
     if (is_counted < 0) {
       Py_DECREF(result);
@@ -1009,6 +1174,7 @@ void forget_counted(CountedReplay& replays) {
   for (const Counted& each : replays.table.clear()) {  // Which may run Python.
     Py_XDECREF(each.live);
     Py_XDECREF(each.view);
+    Py_XDECREF(each.ring);
   }
 }
 
@@ -1027,6 +1193,7 @@ int visit_replays(PyObject* self, visitproc visit, void* arg) {
   for (const Counted& each : replays.table.places()) {
     Py_VISIT(each.live);
     Py_VISIT(each.view);
+    Py_VISIT(each.ring);
   }
   return 0;
 }
@@ -1074,13 +1241,16 @@ PyType_Slot replay_slots[] = {
 PyType_Spec replay_spec = {
     "cgtool_op_watch.CountedReplay", sizeof(CountedReplay), 0, kMethodFlags, replay_slots};
 
-// `cells`: the slot of a graph that holds its counters, as its class has it.
+// `cells`, `order` and `number`: these slots of a graph, as its class has them.
 py::object counted_replay(
     py::object original, py::dict graphs, py::dict noted, py::object unseen, py::object looked_up,
-    py::object notes, py::object cells, int64_t since, uint64_t first, uint64_t often,
-    uint64_t many, uint64_t seldom) {
+    py::object notes, py::object cells, py::object order, py::object number, int64_t since,
+    uint64_t first, uint64_t often, uint64_t many, uint64_t seldom) {
   static PyObject* type = nullptr;
-  if (!Py_IS_TYPE(cells.ptr(), &PyMemberDescr_Type)) throw py::type_error("no slot");
+  auto offset_of = [](const py::object& slot) {
+    if (!Py_IS_TYPE(slot.ptr(), &PyMemberDescr_Type)) throw py::type_error("no slot");
+    return reinterpret_cast<PyMemberDescrObject*>(slot.ptr())->d_member->offset;
+  };
   auto made = new_method(type, replay_spec);
   auto& replays = *reinterpret_cast<CountedReplay*>(made.ptr());
   std::construct_at(&replays.table);
@@ -1091,7 +1261,9 @@ py::object counted_replay(
   replays.unseen = unseen.release().ptr();
   replays.looked_up = looked_up.release().ptr();
   replays.notes = notes.release().ptr();
-  replays.cells = reinterpret_cast<PyMemberDescrObject*>(cells.ptr())->d_member->offset;
+  replays.cells = offset_of(cells);
+  replays.order = offset_of(order);
+  replays.number = offset_of(number);
   replays.since = since;
   replays.first = first;
   replays.often = often;
@@ -1110,10 +1282,11 @@ void watch(std::shared_ptr<Log> log) {
 PYBIND11_MODULE(cgtool_op_watch, module) {
   py::class_<Settings, std::shared_ptr<Settings>>(module, "Settings", py::module_local())
       .def(py::init([](uintptr_t query, bool with_edges, std::unordered_set<std::string> nothing,
-                       py::function stream, py::function waiting, py::object call_module) {
+                       py::function stream, py::function waiting, py::object call_module,
+                       py::function look) {
         return std::make_shared<Settings>(Settings{
             query, with_edges, std::move(nothing), std::move(stream), std::move(waiting),
-            std::move(call_module)});
+            std::move(call_module), std::move(look)});
       }));
   py::class_<Log, std::shared_ptr<Log>>(module, "Log", py::module_local())
       .def(py::init<std::shared_ptr<Settings>, int, py::object>())
@@ -1124,7 +1297,10 @@ PYBIND11_MODULE(cgtool_op_watch, module) {
       .def("calls", &Log::calls)
       .def("frames", &Log::frames)
       .def("autograd_nodes", &Log::autograd_nodes)
-      .def("positions", &Log::positions);
+      .def("outside", &Log::outside)
+      .def("uses", &Log::uses)
+      .def("positions", &Log::positions)
+      .def("streams", &Log::streams);
   py::class_<Kernel>(module, "Kernel", py::module_local()).def(py::init<int>());
   module.def("watch_call", &watch_call);
   module.def("watched_launch", &watched_launch);

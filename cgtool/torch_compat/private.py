@@ -563,6 +563,58 @@ def current_device() -> torch.device | None:
     return device
 
 
+# Collectives.
+
+_collectives = partial(_private, "collectives")
+_CPU_BUILD = "collectives cannot be simulated"
+REGISTER_BACKEND = _patch_point(
+    "collectives", "torch._C._distributed_c10d.ProcessGroup._register_backend", _CPU_BUILD
+)
+devices_of_group: Callable[[Any], list[torch.device]] = _collectives(
+    "torch._C._distributed_c10d.ProcessGroup._device_types",
+    _CPU_BUILD,
+    value=attrgetter("_device_types"),
+)
+timeout_of: Callable[[Any], Any] = attrgetter("_timeout")
+"""Of the options of NCCL."""
+BUCKETS = tuple(
+    _patch_point("collectives", f"torch._C._distributed_c10d.Reducer.{name}", "DDP fails there")
+    for name in ("__init__", "_rebuild_buckets")
+)
+"""What allocates the buckets of ``DistributedDataParallel``."""
+_UNBOXED = "collectives have no communicator"
+work_of: Callable[[Any], Any] = _collectives("torch._C._distributed_c10d.Work.unbox", _CPU_BUILD)
+"""The ``Work`` that an op has returned."""
+group_of: Callable[[Any], Any] = _collectives(
+    "torch._C._distributed_c10d.ProcessGroup.unbox", _UNBOXED
+)
+"""The ``ProcessGroup`` that is an argument of an op."""
+named_group: Callable[[str], Any] = _collectives(
+    "torch._C._distributed_c10d._resolve_process_group", _UNBOXED
+)
+
+
+wait_tensor: Callable[[torch.Tensor], torch.Tensor] = _collectives(
+    "torch.ops._c10d_functional.wait_tensor.default", _CPU_BUILD
+)
+"""Wait for the collective that makes a tensor."""
+
+
+def _done(result: Any) -> Any:
+    future: Any = torch.futures.Future()
+    future.set_result(result)
+    c10d: Any = torch._C._distributed_c10d
+    return c10d._create_work_from_future(future).boxed()
+
+
+done_work: Callable[[Any], Any] = _collectives(
+    "torch._C._distributed_c10d._create_work_from_future",
+    _CPU_BUILD,
+    value=_done,
+)
+"""What an op returns whose work is done: a ``Work`` with this result."""
+
+
 # Capture on a GPU.
 
 _gpu = partial(_private, "captures on a GPU")

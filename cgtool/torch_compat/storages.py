@@ -25,6 +25,7 @@ from cgtool.torch_compat.private import (
     weak_storage,
     weak_storage_expired,
 )
+from cgtool.torch_compat.weak import Weak
 
 T = TypeVar("T")
 device_of: Callable[[torch.UntypedStorage], torch.device] = torch.UntypedStorage.device.__get__
@@ -141,6 +142,14 @@ class StorageRef:
         self.key = 0
         _look(tensor, self._refer)
 
+    @classmethod
+    def by_key(cls, key: int) -> StorageRef:
+        """One of a living storage, by its ``storage_key``."""
+        reference = cls.__new__(cls)
+        reference.key = 0
+        _look_at(key, reference._refer)
+        return reference
+
     def _refer(self, storage: torch.UntypedStorage) -> None:
         self.key = weak_storage(storage)
         """The ``storage_key``, which no other storage gets while this lives: the memory of a dead
@@ -165,6 +174,14 @@ class StorageRef:
     def is_emptied(self) -> bool:
         """Whether it lives and has given back the memory that it had."""
         return bool(self.bytes) and not self.expired() and not _look_at(self.key, _nbytes)
+
+    def when_freed(self, call: Callable[[], None]) -> Weak[torch.UntypedStorage] | None:
+        """Call back when the storage is freed, as long as what this returns is kept; None if it was
+        freed before. The storage gets a Python object, which lives as long as it does."""
+        if self.expired():
+            return None
+        storage = storage_of_weak(self.key)
+        return Weak(storage, lambda _: call())
 
     def tensor(self, layout: Layout) -> torch.Tensor | None:
         """A new tensor in the storage, which owns it too; None if the storage was freed."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import cgtool
 from cgtool.model.failure import usage
+from cgtool.model.journal import write_ready
 from cgtool.model.program import VARIABLE, Settings
+from cgtool.worker.output import PassedOn
 
 _SITE = Path(cgtool.__file__).parent / "recorder" / "site"
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -40,19 +44,23 @@ def run_program(
     device: str,
     *,
     times: bool,
-    eager_breaks: bool,
     step: bool,
+    ready_after: int | None,
+    ready_output: re.Pattern[str] | None,
+    watchdog: bool,
     meanwhile: Callable[[], object],
 ) -> int:
     """Run a command to its end, its Python processes recorded into ``folder``. ``meanwhile`` is
-    called on a thread once it has started, and may still run when this returns.
+    called on a thread once it has started, and may still run when this returns. ``ready_after`` and
+    ``ready_output``: of the options.
 
     Returns its exit status as a shell does: 128 and its number for a signal. Ctrl-C is for the
     program, as it is without cgtool. Raises CgtoolError (exit 2) if it cannot be started.
     """
     home = str(Path(cgtool.__file__).parent.parent)
     path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
-    flags = ("yes" if is_set else "" for is_set in (times, eager_breaks, step))
+    after = "" if ready_after is None else str(ready_after)
+    flags = "yes" * times, "yes" * step, after, "yes" * watchdog
     settings = Settings(home, str(folder), device, *flags)
     environment = {**os.environ, "PYTHONPATH": path, VARIABLE: settings.text}
     for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -60,13 +68,16 @@ def run_program(
             stream.flush()
     with _signals() as pass_on_to:
         try:
-            process = subprocess.Popen(command, env=environment)
+            output = PassedOn(ready_output, partial(write_ready, folder))
+            with output as (stdout, stderr):
+                process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise usage(f"cannot run {command[0]}: {reason}") from None
         pass_on_to(process)
         threading.Thread(target=meanwhile).start()
         status = process.wait()
+        output.wait()
     return status if status >= 0 else _BY_SIGNAL - status
 
 

@@ -133,8 +133,8 @@ def _working(job: AnyJob, output: Path, timeout: float | None) -> Iterator[Worke
             f"no result after {timeout:g} s: stopped in phase '{worker.phase}'",
             frames=frames,
             why="the code was still running at this line" if frames else None,
-            fix="increase --timeout SECONDS, or look at the line for a loop or a wait that cannot "
-            "end during capture",
+            fix="increase --timeout SECONDS, or look at the line for a loop or a wait that does "
+            "not end",
             phase=worker.phase,
         ) from None
     finally:

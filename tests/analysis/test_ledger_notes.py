@@ -28,6 +28,14 @@ def test_a_name_has_its_counts_and_its_median() -> None:
     batches = [NotedReplays(("batch",), (size,), times) for size, times in ((9, 2), (1, 1), (4, 3))]
     assert notes_of([noting(*batches)]) == (Note("batch", 6, 1, 4, 9, (), None),)
     assert notes_of([noting()]) == ()
+    texts = [NotedReplays(("batch",), (2.0,), 3, (("mode", mode),)) for mode in ("lora", "plain")]
+    assert notes_of([noting(*texts)]) == (
+        Note("batch", 6, 2, 2, 2, (), None),
+        Note("mode lora", 3, None, None, None, (), None),
+        Note("mode plain", 3, None, None, None, (), None),
+    )
+    # A damaged file has not as many values as names.
+    assert notes_of([noting(NotedReplays(("batch", "rows"), (2.0,), 1))])
 
 
 def test_padding_is_what_was_computed_and_not_needed() -> None:

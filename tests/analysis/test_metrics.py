@@ -104,7 +104,7 @@ print(graph.islands, "islands" in dir(graph))
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_every_row_has_one_reader(metric):
-    readers = (metric.counted, metric.reported, metric.timed)
+    readers = (metric.counted, metric.after, metric.reported, metric.timed)
     assert sum(reader is not None for reader in readers) == 1
     assert metric.means
     assert metric.missing or metric.counted is not None or metric.name == "findings"

@@ -340,6 +340,7 @@ def test_a_terminal_has_a_prompt_completion_and_history(terminal):
     assert "forward 2/3  aten::addmm  last" in screen.read("\n(cgtool) ")
     screen.send("p ou\t.shape\n")
     assert "torch.Size([3, 2])" in screen.read("\n(cgtool) ")
+    time.sleep(0.5)  # readline has taken over the terminal
     screen.send("x\x03")
     screen.read("\n(cgtool) ")
     screen.send("\x1b[A\n")

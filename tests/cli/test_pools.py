@@ -91,3 +91,37 @@ def test_pools_that_were_not_read(run, tmp_path: Path) -> None:
     _, out, _ = run(tmp_path / "leaves-run.cgt")
     assert out.startswith("no pool memory was read\n")
     assert "not recorded  the memory of a pool" in out
+
+
+SIZES = """
+import torch, cgtool
+
+model = torch.nn.Linear(512, 2048).cuda().requires_grad_(False)
+pool, kept = None, []
+for batch in (1024, 512, 64, 8, 2048):
+    x = torch.randn(batch, 512, device="cuda")
+    model(x)
+    graph = torch.cuda.CUDAGraph()
+    cgtool.note(batch=batch)
+    with torch.cuda.graph(graph, pool=pool):
+        y = model(x)
+    pool = pool or graph.pool()
+    kept.append((graph, x, y))
+segments = torch.cuda.memory_snapshot()
+print(sum(each["total_size"] for each in segments if tuple(each["segment_pool_id"]) == pool))
+"""
+
+
+def test_what_each_graph_adds_to_its_pool(run, tmp_path: Path) -> None:
+    program(tmp_path, "sizes.py", SIZES)
+    done = run_program("-q", "sizes.py", folder=tmp_path)
+    _, out, _ = run(tmp_path / "sizes-run.cgt", "--format", "json")
+    report = json.loads(out)
+    rows = report["graph_memory"]
+    assert [row["key"] for row in rows] == [f"batch {size}" for size in (1024, 512, 64, 8, 2048)]
+    assert sum(row["grown_bytes"] for row in rows) == int(done.stdout)
+    # 1,024 rows of 2,048 numbers, and 2,048 rows of them, in segments of 2 MiB.
+    assert rows[0]["grown_bytes"] >= 8 << 20
+    assert rows[4]["grown_bytes"] >= 16 << 20
+    _, out, _ = run(tmp_path / "sizes-run.cgt")
+    assert "sizes.py:11: one more size between two of 5 would add" in " ".join(out.split())

@@ -108,10 +108,8 @@ def ledger(capture: Capture) -> list[LedgerGraph]:
 
 
 def test_the_program_runs_as_it_would(engine, folder: Path) -> None:
-    done, capture = engine
+    done, _ = engine
     assert done.returncode == 3
-    assert capture.ledger is not None
-    assert not capture.ledger.watched_ops
     lines = done.stdout.splitlines()
     assert lines[-1] == "environment True 5"
     assert lines.count("refused AcceleratorError") + lines.count("refused RuntimeError") == 2
@@ -182,7 +180,7 @@ def test_the_table_says_what_matters_first(engine, cgtool, folder: Path) -> None
     assert row["line"].startswith("engine.py:")
 
 
-@pytest.mark.parametrize("option", ["--times", "--eager-breaks", "--device=simulated"])
+@pytest.mark.parametrize("option", ["--times", "--device=simulated"])
 def test_a_saved_run_is_not_recorded_again(option: str, engine, cgtool, folder: Path) -> None:
     code, out, err = cgtool("run", option, folder / "engine-run.cgt")
     assert (code, out) == (2, "")

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import fcntl
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -18,9 +19,12 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed._functional_collectives import all_reduce
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
@@ -29,17 +33,25 @@ from torch.utils.flop_counter import FlopCounterMode
 from cgtool.devices.cuda import driver, nodes, recording
 from cgtool.devices.cuda.memory import AddressBook, Trace
 from cgtool.devices.cuda.nodes import FunctionTable, GraphReader
+from cgtool.devices.cuda.recorded_device import StorageLife
 from cgtool.model.capture import Edge, Function
-from cgtool.model.journal import COUNTER
+from cgtool.model.journal import COUNTER, RING
 from cgtool.observe import frames
+from cgtool.observe.access import AccessLog
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.captured_calls import CapturedCalls
+from cgtool.observe.collectives import known_ops
 from cgtool.observe.frames import Chains, frames_of
 from cgtool.observe.graphs import GraphFollower, Subscriber
+from cgtool.observe.ops import UNKNOWN, OpRecorder
 from cgtool.recorder import notes
 from cgtool.recorder.replays import GraphReplays, counted_replay
 from cgtool.torch_compat import op_key, op_watch
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.storages import StorageRef
 
 STREAM = 7
+SLOTS = GraphReplays.cells, GraphReplays.order, GraphReplays.number
 
 
 @pytest.fixture(scope="session")
@@ -114,6 +126,7 @@ def facts_of(recorder):
                 call.autograd_node,
                 forward and forward.index,
                 call.thread == threading.get_ident(),
+                recorder.positions.streams[end],
                 counts[end] - counts[start],
             )
         )
@@ -291,6 +304,91 @@ def test_both_ways_make_the_same_record(native, position, unchanged, program):
         assert noted == expected
     assert len(in_cpp) == len(python)
     assert any(fact[-1] for fact in python)
+
+
+def known_storages():
+    """The tensors that are there before a program, by the address of their memory."""
+    tensors = [X]
+    for module in (MODEL, ENCODER, LSTM, CONVOLUTION):
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensors += tensor.data, *([] if tensor.grad is None else [tensor.grad])
+    return {tensor.data_ptr(): tensor for tensor in tensors}
+
+
+@pytest.mark.parametrize("program", [training, layers], ids=lambda each: each.__name__)
+def test_both_ways_know_the_memory_from_outside(native, position, unchanged, program):
+    """In Python by the arguments that `AccessLog` sees, of the same ops."""
+    unchanged()
+    program()
+    unchanged()
+    known = known_storages()
+    log = AccessLog()
+    recorder = OpRecorder({}, Annotations(), itertools.count().__next__, accesses=log)
+    with op_key.watch(recorder.observe):
+        program()
+    reads, writes = Counter(), Counter()
+    addresses = {log.number_of(tensor): address for address, tensor in known.items()}
+    for call in recorder.record.calls:
+        launches = call.name not in recording._LAUNCH_NOTHING
+        access = (launches and call.access) or UNKNOWN
+        reads += Counter(addresses[number] for number in access.reads if number in addresses)
+        writes += Counter(addresses[number] for number in access.writes if number in addresses)
+
+    unchanged()
+    recorder = recording._NativeRecorder(Chains(), native)
+    with recorded(recorder):
+        program()
+    outside = {number: StorageRef.by_key(key) for number, key in recorder.outside().items()}
+    assert {ref.address for ref in outside.values()} >= {*reads, *writes}
+    place = {number: ref.address for number, ref in outside.items() if ref.address in known}
+    seen_reads, seen_writes = Counter(), Counter()
+    for _, read, written in recorder.finish(int).uses:
+        seen_reads += Counter({place[number] for number in read if number in place})
+        seen_writes += Counter({place[number] for number in written if number in place})
+    assert seen_reads == reads
+    # Batch norm writes its statistics, which no schema says.
+    norm = CONVOLUTION[1]
+    statistics = {norm.running_mean.data_ptr(), norm.running_var.data_ptr()}
+    assert seen_writes == Counter({at: n for at, n in writes.items() if at not in statistics})
+
+
+def test_memory_of_temporaries_is_not_from_outside(native):
+    kept = torch.randn(4)
+    recorder = recording._NativeRecorder(Chains(), native)
+    with recorded(recorder):
+        result = (kept.sin() + 1).cos()
+        numpy = torch.from_numpy(np.ones(4)).cos()
+    outside = [StorageRef.by_key(key).address for key in recorder.outside().values()]
+    # NumPy's memory may outlive the storage.
+    assert outside == [kept.data_ptr()]
+    assert result.numel() == numpy.numel()
+
+
+def test_the_line_that_frees_memory():
+    seen = []
+    weight = torch.nn.Parameter(torch.randn(4))
+    lives = [StorageLife(StorageRef(weight), lambda *gone: seen.append(gone))]
+    weight.data = torch.zeros(4)
+    line = sys._getframe().f_lineno - 1
+    (how, chain, time_ns) = seen.pop()
+    assert (how, frames_of(chain)[0].line) == ("freed", line)
+    assert time.time_ns() - time_ns < 1e9
+
+    view = torch.randn(4, 4)[1:]
+    lives.append(StorageLife(StorageRef(view), lambda *gone: seen.append(gone)))
+    row = view[0]
+    del view
+    assert not seen
+    del row
+    assert len(seen) == 1
+
+    buffer = torch.randn(64)
+    lives.append(StorageLife(StorageRef(buffer), lambda *gone: seen.append(gone)))
+    lives[-1].look()
+    assert len(seen) == 1
+    buffer.untyped_storage().resize_(0)
+    lives[-1].look()
+    assert seen[-1][0] == "resized"
 
 
 def test_both_ways_know_the_op_that_ended_the_capture(native, position):
@@ -475,6 +573,39 @@ def test_ops_are_watched_in_python_afterwards(native):
     )  # fmt: skip
 
 
+def test_the_calls_around_most_of_a_capture(native):
+    class Model(nn.Module):
+        def forward(self, x, times):
+            for _ in range(times):
+                x = helped(x)
+            return x
+
+    def helped(x):
+        calls.called(helped.__code__, sys._getframe())
+        return x + 1
+
+    def step(x, times):
+        helped(x)
+        return model(x, times)
+
+    model = Model()
+    for before, times, around in ((0, 3, 2), (0, 200, 2), (50, 150, 2), (5, 1, 0), (120, 100, 0)):
+        for recorder in (
+            recording._Recorder(Chains()),
+            recording._NativeRecorder(Chains(), native),
+        ):
+            calls = CapturedCalls(sys._getframe(), lambda *_: None)
+            with recorded(recorder):
+                for _ in range(before):
+                    X.neg()
+                step(X, times)
+            calls.stop()
+            found = calls.around_most()
+            assert [call.code for call in found] == [step.__code__, Model.forward.__code__][:around]
+            known = tuple(X.shape) if before < 16 else None
+            assert all((call.sizes and call.sizes[0].shape) == known for call in found)
+
+
 def test_ops_are_placed_in_python_afterwards(native):
     placed, names = [], []
 
@@ -500,7 +631,7 @@ from cgtool.torch_compat import op_key, op_watch
 from cgtool.torch_compat.patches import Patches
 native = op_watch.load()
 address = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
-settings = native.Settings(address, False, set(), int, int, None)
+settings = native.Settings(address, False, set(), int, int, None, max)
 log = native.Log(settings, 0, None)
 assert op_key.can_watch_natively()
 watching = op_key.watch_natively(native, log)
@@ -681,6 +812,7 @@ def test_replays_are_counted_alike(request, in_cpp):
 
     class Journal:
         buffer = bytearray(COUNTER.size)
+        order = memoryview(bytearray((1 + RING) * 8)).cast("Q")
 
         def counter(self, _number):
             return self.buffer, 0
@@ -700,8 +832,17 @@ def test_replays_are_counted_alike(request, in_cpp):
 
     original = CudaGraph.replay
     counters = SimpleNamespace(add=lambda *values: noted.append(values))
+    addresses = SimpleNamespace(look=lambda _graph: None)
     CudaGraph.replay = counted_replay(
-        original, graphs, unseen, lambda *args: first.append(args), journal, counters, module
+        original,
+        graphs,
+        unseen,
+        lambda *args: first.append(args),
+        addresses,
+        journal,
+        counters,
+        {},
+        module,
     )
     graph, unknown = CudaGraph(), CudaGraph()
     before = time.time_ns()
@@ -733,6 +874,14 @@ def test_replays_are_counted_alike(request, in_cpp):
     with pytest.raises(TypeError):
         CudaGraph.replay()
     assert COUNTER.unpack(journal.buffer)[0] == 2001
+    # A graph that was not known is in the order from its second replay on.
+    assert journal.order[0] == 2000
+    assert list(journal.order[1:2001]) == [3] * 2000
+    graphs[id(graph)].number = 7  # C++ has read it already
+    for _ in range(RING):
+        graph.replay()
+    assert journal.order[0] == 2000 + RING
+    assert set(journal.order[1:]) == ({3} if in_cpp else {7})
     reference = weakref.ref(unknown)
     del unknown
     gc.collect()
@@ -746,7 +895,7 @@ def test_what_counts_replays_is_freed_with_them(native):
     owner = Owner()
     graphs = {1: owner}
     owner.counts = native.counted_replay(
-        print, graphs, {}, print, print, print, GraphReplays.cells, 0, 1, 1, 1, 1
+        print, graphs, {}, print, print, print, *SLOTS, 0, 1, 1, 1, 1
     )
     reference = weakref.ref(owner)
     del owner, graphs
@@ -767,7 +916,6 @@ def test_replays_are_counted_for_the_graph_that_is_there_now(native):
                 pass
 
             self.ended = []
-            cells = GraphReplays.cells
             return native.counted_replay(
                 original,
                 graphs,
@@ -775,7 +923,7 @@ def test_replays_are_counted_for_the_graph_that_is_there_now(native):
                 lambda _: None,
                 ignore,
                 ignore,
-                cells,
+                *SLOTS,
                 0,
                 0,
                 1 << 60,
@@ -789,7 +937,8 @@ def test_replays_are_counted_for_the_graph_that_is_there_now(native):
     for name in ("capture_begin", "capture_end", "reset"):
         setattr(Graph, name, Graph.replay)
     buffers = [bytearray(COUNTER.size) for _ in range(60)]
-    journal = SimpleNamespace(counter=lambda number: (buffers[number], 0))
+    order = memoryview(bytearray(16 * 8)).cast("Q")
+    journal = SimpleNamespace(counter=lambda number: (buffers[number], 0), order=order)
 
     def counted(number):
         state = GraphReplays(number)
@@ -867,3 +1016,36 @@ def test_launches_of_generated_code_are_noted_alike(native, position, tmp_path):
         assert [call.name for call in recorder.record.calls] == ["aten::neg"]
     assert facts[0] == facts[1]
     assert len(facts[0]) == 2
+
+
+def test_collectives_are_noted_alike(native, position):
+    """In C++ and in Python: the op is recorded, and its arguments are read before it runs."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    x, seen, names, known = torch.ones(4), [], [], known_ops()
+
+    def note(op, *given):
+        if op.name() in known:  # in Python, all of torch.distributed are seen
+            seen.append((op.name(), *given))
+
+    op_key.note_collectives(known, note)
+    try:
+        for make in (recording._Recorder, lambda each: recording._NativeRecorder(each, native)):
+            recorder = make(Chains())
+            with recorded(recorder):
+                dist.all_reduce(x * 2)
+                all_reduce(x, "sum", dist.group.WORLD).wait()
+            calls = recorder.finish(lambda: None).record.calls
+            names.append([call.name for call in calls if "c10d" in call.name])
+            assert [Path(call.chain[0][0].co_filename).name for call in calls[:2]] == [
+                "test_op_watch.py"
+            ] * 2
+    finally:
+        op_key.note_collectives((), None)
+        dist.destroy_process_group()
+    assert names[0] == names[1]
+    assert names[0][:2] == ["c10d::allreduce_", "_c10d_functional::all_reduce"]
+    half = len(seen) // 2
+    assert [each[0] for each in seen[:half]] == [each[0] for each in seen[half:]]
+    name, args, _ = seen[0]
+    assert name == "c10d::allreduce_"
+    assert args[0][0].tolist() == [2.0] * 4

@@ -129,6 +129,8 @@ def with_values(capture):
 def test_values_are_beside_their_nodes(opened):
     page = opened(with_values(small()))
     page.show("graph")
+    # The canvas draws its marks in colors that it looks up.
+    assert page("theme.bad") and page("theme.warn")
     page("state.selectNode(0)")
     assert "2 NaN, first at [0, 1], least -3, largest 2.5" in page.page.inner_text("aside .bad")
     legend = page.page.inner_text("main")

@@ -23,7 +23,25 @@ from cgtool.model.capture import (
 )
 from cgtool.model.capture_file import read, write
 from cgtool.model.failure import CgtoolError
-from cgtool.model.ledger import EagerBreak, EagerOp, Ledger, LedgerGraph, Process, ReplayPlace, Skip
+from cgtool.model.ledger import (
+    COMPILE,
+    CodeCall,
+    Collective,
+    Collectives,
+    Communicator,
+    Compile,
+    DeviceAllocation,
+    Event,
+    Ledger,
+    LedgerGraph,
+    LedgerMemory,
+    MemoryUse,
+    Process,
+    ReplayPlace,
+    Skip,
+    StaleReplay,
+    StepRuns,
+)
 from cgtool.model.measurements import GraphTimes, Profile, Samples
 from cgtool.model.schema import Field, fields
 from cgtool.model.validation import inconsistency
@@ -123,9 +141,25 @@ def test_every_reference_out_of_range_is_reported_with_its_path() -> None:
                 1,
                 0,
                 processes=(Process(2, 1, (), 0),),
-                graphs=(LedgerGraph(0, 0, "f", replayed_at=(ReplayPlace((), 1),)),),
+                graphs=(
+                    LedgerGraph(
+                        0,
+                        0,
+                        "f",
+                        replayed_at=(ReplayPlace((), 1),),
+                        memory=(MemoryUse(0, (0,), ()),),
+                        stale=(StaleReplay(0, 1, 1, (0,)),),
+                        collectives=0,
+                    ),
+                ),
+                memory=(LedgerMemory(0, 1, 1),),
+                events=(Event(0, "ready", 1, (0,)),),
+                compiles=(Compile(0, 1, 1, COMPILE, frames=(0,)),),
+                allocations=(DeviceAllocation(0, 1, 1, frames=(0,)),),
+                step_runs=(StepRuns(0, 0, CodeCall("f", 0, ()), (0,), 1),),
+                communicators=(Communicator("0", (0,)),),
+                collectives=(Collectives((Collective("all_reduce", 0, "float32", origin=0),)),),
                 skips=(Skip(0, "mutated inputs"),),
-                breaks=(EagerBreak(0, 0, 1, 1, (EagerOp("aten::add", (), 1, 1),)),),
             ),
         )
     )

@@ -177,7 +177,7 @@ def test_without_a_gpu_what_is_recorded_holds_until_the_graph_grows(project, com
         done = run(project, script, commands_in_forks)
         assert done.returncode == 0, name + done.stdout + done.stderr
         said[name] = done.stdout
-    assert "1 passed, 1 skipped" in said["Tests"]
+    assert "2 passed, 1 skipped" in said["Tests"]
     assert ET.parse(project / "results" / "gate.xml").getroot().get("failures") == "0"
     assert ET.parse(project / "results" / "pytest.xml").getroot().find("testsuite") is not None
 
@@ -192,6 +192,18 @@ def test_without_a_gpu_what_is_recorded_holds_until_the_graph_grows(project, com
     assert ET.parse(project / "results" / "gate.xml").getroot().get("failures") != "0"
     failed = run(project, steps["Tests"], commands_in_forks)
     assert failed.returncode == 1 and "tanh" in failed.stdout
+
+
+def test_an_engine_that_captures_while_it_serves_fails(tmp_path, commands_in_forks):
+    engine = tmp_path / "engine.py"
+    engine.write_text(BLOCKS["engine.py"])
+    script = BLOCKS["engine"].replace("run -o", "run --device simulated -o")
+    done = run(tmp_path, script, commands_in_forks)
+    assert done.returncode == 0, done.stderr
+    engine.write_text(engine.read_text().replace("in (1, 4, 2)", "in (1, 4, 3)"))
+    done = run(tmp_path, script, commands_in_forks)
+    assert done.returncode == 1
+    assert "1 at engine.py:12, called at engine.py:18" in done.stdout
 
 
 @pytest.mark.gpu

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from cgtool.recorder import notes
 from cgtool.torch_compat.patches import Patches
 from tests.recorder.test_recorder import Recorded, captured, values
 
@@ -42,16 +43,52 @@ class GenerationMixin:
         return {"input_ids": input_ids[:, -1:], "past_key_values": self.cache}
 
 
-def module(monkeypatch: pytest.MonkeyPatch, name: str, kind: type) -> None:
-    """A module of transformers that is imported already."""
-    found = ModuleType(f"{TRANSFORMERS}.{name}")
+class CUDAGraphWrapper:
+    """vLLM's, which captures or replays."""
+
+    graph: Any = None
+
+    def __call__(self) -> None:
+        if self.graph is None:
+            self.graph = captured()
+        self.graph.replay()
+
+
+class DecodeCudaGraphRunner:
+    """SGLang's."""
+
+    raw_bs = bs = 0
+
+    def capture_one_shape(self, size: int, forward: Any) -> None:
+        self.graph = captured()
+
+    def can_run_graph(self, batch: Any) -> bool:
+        return batch.batch_size <= 4
+
+    def load_batch(self, batch: Any) -> None:
+        self.raw_bs, self.bs = batch.batch_size, 4
+
+
+class CudaGraphRunner(DecodeCudaGraphRunner):
+    """That of its earlier versions."""
+
+    capture_one_batch_size = DecodeCudaGraphRunner.capture_one_shape
+    can_run = DecodeCudaGraphRunner.can_run_graph
+    replay_prepare = DecodeCudaGraphRunner.load_batch
+
+
+def module(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: type, package: str = TRANSFORMERS
+) -> None:
+    """A module of an engine that is imported already."""
+    found = ModuleType(f"{package}.{name}")
     fresh = type(kind.__name__, (), dict(vars(kind)))
     setattr(found, kind.__name__, fresh)
     monkeypatch.setitem(sys.modules, found.__name__, found)
 
 
-def engine(name: str, kind: str) -> Any:
-    return getattr(sys.modules[f"{TRANSFORMERS}.{name}"], kind)()
+def engine(name: str, kind: str, package: str = TRANSFORMERS) -> Any:
+    return getattr(sys.modules[f"{package}.{name}"], kind)()
 
 
 def test_continuous_batching(
@@ -110,6 +147,68 @@ def test_generate_with_a_static_cache(
     graph.replay()
     (only,) = recorded.ledger().graphs
     assert values(only) == [((2, 9, 128), 1), ((2, 10, 128), 1)]
+
+
+def test_vllm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patches: Patches) -> None:
+    module(monkeypatch, "cuda_graph", CUDAGraphWrapper, "vllm.compilation")
+    context = SimpleNamespace(batch_descriptor=None)
+    monkeypatch.setitem(
+        sys.modules,
+        "vllm.forward_context",
+        SimpleNamespace(get_forward_context=lambda: context),
+    )
+    recorded = Recorded(tmp_path, patches)
+    wrapper = engine("cuda_graph", "CUDAGraphWrapper", "vllm.compilation")
+    for requests in (8, 8, None):
+        context.batch_descriptor = SimpleNamespace(num_tokens=64, num_reqs=requests)
+        wrapper()
+    context.batch_descriptor = None
+    wrapper()
+    (only,) = recorded.ledger().graphs
+    assert (only.key, only.replays) == ("tokens 64, requests 8", 4)
+    assert values(only) == [((64, 8), 1), ((64,), 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "methods"),
+    [
+        (
+            "runner.decode_cuda_graph_runner",
+            DecodeCudaGraphRunner,
+            ("capture_one_shape", "can_run_graph", "load_batch"),
+        ),
+        (
+            "cuda_graph_runner",
+            CudaGraphRunner,
+            ("capture_one_batch_size", "can_run", "replay_prepare"),
+        ),
+    ],
+)
+def test_sglang(
+    name: str,
+    kind: type,
+    methods: tuple[str, str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    patches: Patches,
+) -> None:
+    package = "sglang.srt.model_executor"
+    module(monkeypatch, name, kind, package)
+    recorded = Recorded(tmp_path, patches)
+    runner = engine(name, kind.__name__, package)
+    capture, can_run, load = (getattr(runner, method) for method in methods)
+    capture(4, None)
+    for size in (1, 3, 3, 5):
+        batch = SimpleNamespace(batch_size=size)
+        if can_run(batch):
+            load(batch)
+            runner.graph.replay()
+        else:
+            assert list(notes.pending.values()) == [{"batch": 5}]
+    (only,) = recorded.ledger().graphs
+    assert (only.key, only.replays) == ("batch 4", 3)
+    assert values(only) == [((1, 4), 1), ((3, 4), 2)]
+    assert only.notes[0].names == ("batch", "padded_batch")
 
 
 def test_an_engine_that_changed_runs_on(

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import Unsupported
+from torch._dynamo.utils import counters
 
 import cgtool
 from cgtool.analysis.ledger import merge
@@ -69,11 +71,15 @@ class Watch:
     def read(self) -> Callable[[Any], Contents]:
         return lambda _: ((), ())
 
+    def storages(self) -> tuple[()]:
+        return ()
+
     def stop(self) -> None: ...
 
 
 class Device:
     graph_class = Graph
+    simulated = False
     in_python = False
 
     def notes_ops_in_python(self) -> bool:
@@ -100,7 +106,7 @@ class Device:
     def stream(self) -> int | None:
         return None
 
-    def pool_sizes(self, pools: Any) -> tuple[()]:
+    def pool_segments(self, pools: Any) -> tuple[()]:
         return ()
 
     def time_replays(self, *_args: Any) -> None:
@@ -108,6 +114,9 @@ class Device:
 
     def reserved_bytes(self) -> int | None:
         return None
+
+    def new_allocations(self) -> None:
+        pass
 
 
 class Recorded:
@@ -501,6 +510,41 @@ def test_notes_of_a_killed_process_are_there(recorded: Recorded) -> None:
     assert first.replays == 6
 
 
+def test_what_torch_compile_compiles_is_recorded(recorded: Recorded) -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2 + 1).relu().sum()
+
+    torch.compiler.reset()
+    before = Counter(counters["frames"])["ok"]
+    compiled = torch.compile(loss)
+    begin = time.time_ns()
+    for size in (3, 3, 5, 7):
+        compiled(torch.ones(size))
+    compiled(torch.ones(5, requires_grad=True)).backward()
+    with pytest.raises(Unsupported):
+        torch.compile(lambda: print(), fullgraph=True)()  # nothing new can run
+    run = recorded.ledger()
+    assert len(run.compiles) == counters["frames"]["ok"] - before == 3
+    assert {(each.compiler, each.name) for each in run.compiles} == {(COMPILE, "loss")}
+    first, again, _ = run.compiles
+    assert begin < first.began_ns < first.began_ns + first.duration_ns <= again.began_ns
+    assert first.because is None
+    assert again.because is not None
+    assert "size mismatch" in again.because
+    assert recorded.frames[again.frames[0]].file == __file__
+
+
+def test_a_text_is_noted_as_its_beginning(recorded: Recorded) -> None:
+    cgtool.note(mode="decode", rows=2.5)
+    graph = captured()
+    cgtool.note(mode="x" * 1000, batch=3)
+    graph.replay()
+    (only,) = recorded.ledger().graphs
+    assert only.key == "mode decode, rows 2.5"
+    assert values(only) == [((3.0,), 1)]
+    assert only.notes[0].texts == (("mode", "x" * 100),)
+
+
 def test_what_is_noted_before_a_capture_is_the_key_of_the_graph(recorded: Recorded) -> None:
     cgtool.note(rows=13, padded_rows=16, cache=[], seed=10**400)
     graph = captured()
@@ -547,6 +591,22 @@ def test_what_is_noted_outside_a_recording_is_not_kept(tmp_path: Path, patches: 
     assert only.notes == ()
 
 
+def test_events_are_kept_of_a_killed_process_and_not_without_end(recorded: Recorded) -> None:
+    graph = captured()
+    graph.replay()
+    for step in range(10_005):
+        cgtool.event("step" if step else "first")
+    graph.replay()
+    cgtool.event("\ud800 last")
+    run = recorded.ledger(killed=True)
+    assert len(run.events) == 10_001
+    first, *_, last = run.events
+    assert (first.name, first.replays) == ("first", 1)
+    assert (last.name, last.replays) == ("\\ud800 last", 2)
+    assert recorded.frames[first.frames[0]].file == __file__
+    assert run.lost == ("process 1: events after the first 10,000",)
+
+
 def test_replays_without_a_gpu_time_are_counted(recorded: Recorded) -> None:
     graph = captured()
     for _ in range(3):
@@ -560,57 +620,6 @@ def test_replays_without_a_gpu_time_are_counted(recorded: Recorded) -> None:
     assert run.lost == ("process 1: only 2 of 3 replays have a GPU time",)
 
 
-def test_ops_of_another_thread_do_not_run_between_the_replays_of_this_one(
-    recorded: Recorded,
-) -> None:
-    recorded.recorder.watch_eager_breaks()
-    first, second, others = captured(), captured(), captured()
-    x = torch.ones(2, requires_grad=True)
-
-    def other() -> None:
-        for _ in range(2):
-            others.replay()
-            x.sin()
-
-    def idle() -> None:
-        x.cos()
-
-    first.replay()
-    for run in (other, idle):
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
-    x.exp().sum().backward()
-    second.replay()
-    ops = {
-        (each.before, each.after): {op.op: op.count for op in each.ops}
-        for each in recorded.ledger().breaks
-    }
-    assert set(ops) == {(0, 1), (2, 2)}
-    assert ops[2, 2] == {"aten::sin": 1}
-    assert {"aten::exp", "aten::sum"} < ops[0, 1].keys()
-    assert not {"aten::sin", "aten::cos"} & ops[0, 1].keys()
-
-
-def test_ops_before_the_first_replay_of_a_graph_captured_before(
-    tmp_path: Path, patches: Patches
-) -> None:
-    before = captured()
-    recorded = Recorded(tmp_path, patches)
-    recorded.recorder.watch_eager_breaks()
-    graph = captured()
-    x = torch.ones(2)
-    for _ in range(3):
-        graph.replay()
-        x.sin()
-        before.replay()
-        x.cos()
-    ways = {(way.before, way.after): way for way in recorded.ledger().breaks}
-    assert {
-        ends: (way.times, [(op.op, op.count) for op in way.ops]) for ends, way in ways.items()
-    } == {(0, 1): (3, [("aten::sin", 3)]), (1, 0): (2, [("aten::cos", 2)])}
-
-
 def on_a_thread(run: Callable[[], None]) -> None:
     thread = threading.Thread(target=run)
     thread.start()
@@ -619,27 +628,6 @@ def on_a_thread(run: Callable[[], None]) -> None:
 
 def collect() -> None:
     gc.collect()
-
-
-def test_ops_count_while_another_thread_captures(recorded: Recorded) -> None:
-    recorded.recorder.watch_eager_breaks()
-    first, second = captured(), captured()
-    capturing = Graph()
-    x = torch.ones(2)
-    capturing.capture_begin()
-
-    def other() -> None:
-        first.replay()
-        x.sin()
-        second.replay()
-
-    first.replay()
-    x.cos()  # is captured
-    on_a_thread(other)
-    capturing.capture_end()
-    second.replay()
-    ways = {(way.times, *((op.op, op.count) for op in way.ops)) for way in recorded.ledger().breaks}
-    assert ways == {(2, ("aten::sin", 1))}
 
 
 @pytest.fixture
@@ -696,8 +684,7 @@ for function in (Replaying.forward, Replaying.backward):
 
 
 def test_a_backward_belongs_to_the_thread_that_waits_for_it(recorded: Recorded) -> None:
-    """On a GPU, autograd replays it on a thread of its own, and runs the ops around it there."""
-    recorded.recorder.watch_eager_breaks()
+    """On a GPU, autograd replays it on a thread of its own."""
     forward, backward = captured(), captured()
 
     def train() -> None:
@@ -712,13 +699,6 @@ def test_a_backward_belongs_to_the_thread_that_waits_for_it(recorded: Recorded) 
     thread.start()
     thread.join()
     run = recorded.ledger()
-    counts = Counter[tuple[int, int, str]]()
-    for each in run.breaks:
-        for op in each.ops:
-            counts[each.before, each.after, op.op] += op.count
-    assert counts[0, 1, "aten::sin"] == 2
-    assert counts[1, 0, "aten::cos"] == 1
-    assert {(before, after) for before, after, _ in counts} == {(0, 1), (1, 0)}
     (place,) = run.graphs[1].replayed_at
     assert place.seen == 2
     functions = [recorded.frames[frame].function for frame in place.frames]
@@ -729,7 +709,6 @@ def test_a_backward_belongs_to_the_thread_that_waits_for_it(recorded: Recorded) 
 def test_no_frame_outlives_its_function(recorded: Recorded) -> None:
     """A frame in a cycle would hold the program's tensors until the garbage collector runs: graph
     trees fail, and autograd copies a gradient that it would take."""
-    recorded.recorder.watch_eager_breaks()
     forward, backward = captured(), captured()
     gc.collect()
     gc.disable()

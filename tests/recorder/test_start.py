@@ -51,7 +51,9 @@ cgtool.model.journal cgtool.model.ledger cgtool.model.measurements cgtool.model.
 cgtool.model.schema
 cgtool.observe cgtool.observe.frames cgtool.observe.generated cgtool.observe.graphs
 cgtool.observe.waiting
-cgtool.recorder.adapters cgtool.recorder.captures cgtool.recorder.costs cgtool.recorder.later
+cgtool.recorder.adapters cgtool.recorder.addresses cgtool.recorder.captures cgtool.recorder.costs
+cgtool.recorder.eager_steps cgtool.recorder.events cgtool.recorder.later
+cgtool.observe.captured_calls
 cgtool.recorder.note_counters cgtool.recorder.notes cgtool.recorder.process
 cgtool.recorder.recorded_device cgtool.recorder.recorder cgtool.recorder.replays
 cgtool.torch_compat.inductor cgtool.torch_compat.op_watch cgtool.torch_compat.patches
@@ -64,7 +66,7 @@ cgtool.torch_compat.private
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Of a process that is recorded as on a GPU."""
     folder = tmp_path_factory.mktemp("start")
-    settings = Settings(str(ROOT), str(folder), "", "", "", "")
+    settings = Settings(str(ROOT), str(folder), "", "", "", "", "")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, settings.text],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,

@@ -32,6 +32,7 @@ class Budget(msgspec.Struct, frozen=True):
 
     metric: str
     phase: str | None
+    """Or the event after which it counts; None for the whole."""
     bound: str
     """``max`` or ``min``."""
     limit: float
@@ -222,7 +223,15 @@ def _limit(source: str, metric: Metric, number: float) -> float:
 
 
 def phase_of(source: str, metric: Metric, text: str) -> str | None:
-    """A phase that the metric has; None for ``all``. Raises CgtoolError (exit 2)."""
+    """A phase that the metric has, or the event after which it counts; None for ``all``. Raises
+    CgtoolError (exit 2)."""
+    if metric.after is not None:
+        if text == "all":
+            raise usage(
+                f"{source}: {metric.name} needs the name of an event",
+                fix="write ready=0, in pyproject.toml and in Python { ready = 0 }",
+            )
+        return text
     if text == "all":
         return None
     if not metric.phases:
@@ -246,7 +255,7 @@ def increase_of(source: str, name: str, text: str) -> Increase:
             f"{source}: unknown metric {metric_name[:80]!r}{nearest(metric_name, list(BY_NAME))}",
             fix=f"one of {', '.join(BY_NAME)}",
         )
-    which = phase_of(source, metric, phase) if dot else None
+    which = phase_of(source, metric, phase if dot else "all")
     number = text.strip().removesuffix("%")
     share = number != text.strip()
     label = f"{source} {name}" if source != "--max-regression" else source

@@ -10,15 +10,18 @@ import msgspec
 
 from cgtool.analysis.diff.sentence import modules_are, outer_modules
 from cgtool.analysis.graph.places import WORK, Places, file_line
+from cgtool.analysis.ledger_events import Happening, first_times, since
 from cgtool.analysis.ledger_findings import by_line
 from cgtool.analysis.pools import ProgramPoolRow, peak_of, program_pools
 from cgtool.analysis.reports import (
     ExplainedFinding,
+    caller_of,
     difference_text,
     explain_findings,
     is_hazard,
+    place_of,
 )
-from cgtool.analysis.units import count_text
+from cgtool.analysis.units import count_text, time_text
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Entry, Frame
 from cgtool.model.finding import ERROR, Report
@@ -209,6 +212,31 @@ def of_ledger(context: EvidenceContext, *, counts: Callable[[LedgerGraph], bool]
         text = f"{len(chosen):,} of {count_text(len(line.entries), 'capture')} at "
         texts.append(text + file_line(line.place) + (f": {reason}" if reason else ""))
     return Evidence(tuple(texts), lines[0][0].place if lines else None)
+
+
+def of_events(
+    context: EvidenceContext, *, happenings: Callable[[Capture], Sequence[Happening] | None]
+) -> Evidence:
+    """The lines that did most of what happened after an event, and the first of each."""
+    capture, event = context.measured.capture, context.phase
+    if capture is None or capture.ledger is None or event is None:
+        return Evidence()
+    times = first_times(capture.ledger)[event]
+    lines: dict[tuple[Frame | None, Frame | None], list[Happening]] = defaultdict(list)
+    for each in since(times, happenings(capture) or ()):
+        lines[place_of(each.frames), caller_of(each.frames)].append(each)
+    chosen = sorted(lines.items(), key=lambda line: -len(line[1]))
+    texts = []
+    for (place, caller), here in chosen[:SHOWN]:
+        first = min(here, key=lambda each: each.time_ns)
+        text = f"{len(here):,} at {file_line(place) or 'an unknown line'}"
+        text += f", called at {file_line(caller)}" if caller else ""
+        text += ", the first " if here[1:] else ", "
+        text += f"{time_text(first.time_ns - times[first.process])} after {event}"
+        texts.append(text + (f": {first.text}" if first.text else ""))
+    if chosen[SHOWN:]:
+        texts.append(f"at {count_text(len(chosen) - SHOWN, 'more line')}")
+    return Evidence(tuple(texts), chosen[0][0][0] if chosen else None)
 
 
 # --- memory

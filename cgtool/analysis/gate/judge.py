@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from cgtool.analysis.gate.budgets import Budgets
+from cgtool.analysis.gate.budgets import Budgets, nearest
 from cgtool.analysis.gate.evidence import EvidenceContext, Measured, explain
 from cgtool.analysis.gate.metrics import (
     BY_NAME,
@@ -35,10 +35,12 @@ from cgtool.analysis.gate.verdict import (
     time_against_baseline,
     undecided_limit,
 )
+from cgtool.analysis.ledger_events import first_times
 from cgtool.analysis.timing.regression import LOOKS
+from cgtool.analysis.units import count_text
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture
-from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN, Failure
+from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN, Failure, usage
 from cgtool.model.measurements import PHASES
 from cgtool.model.options import capture_options
 
@@ -123,6 +125,7 @@ def judge(
     what is new since then. ``files`` are named in the report. ``looks`` is how often this is called
     at most while runs are added; for saved captures nobody knows, so ``LOOKS`` is the default.
     """
+    _check_events(measured, budgets)
     target = _Target(measured, budgets, baseline, compared, looks)
     verdicts, notes = target.verdicts(), [*measured.notes]
     values = measured.values
@@ -132,6 +135,7 @@ def judge(
         notes += measured.capture.general_notes
     if baseline is not None and target.comparable:
         notes += target.notes(baseline)
+    notes += _not_judged(measured, budgets)
     worse = any(verdict.verdict == FAIL and verdict.baseline is not None for verdict in verdicts)
     if worse and compared is not None and files:
         notes.append(f"`cgtool diff {baseline_file} {files[0]}` shows all changes")
@@ -156,6 +160,38 @@ def judge(
         {**values.counts, **{name: middle(runs) for name, runs in times.items()}},
         {name: spread for name, spread in spreads.items() if spread is not None},
     )
+
+
+def _check_events(measured: Measured, budgets: Budgets) -> None:
+    """Raises CgtoolError (exit 2) for an event that the program did not have, where it had
+    others."""
+    ledger = measured.capture.ledger if measured.capture is not None else None
+    events = list(dict.fromkeys(each.name for each in ledger.events)) if ledger else []
+    named = [(each.metric, each.phase, each.source) for each in budgets.limits]
+    named += [(each.metric, each.phase, each.source) for each in budgets.increases]
+    for metric, event, source in named:
+        if events and BY_NAME[metric].after and event is not None and event not in events:
+            raise usage(
+                f"{source}: the program had no event {event[:80]!r}{nearest(event, events)}",
+                fix=f"one of {', '.join(events[:20])}",
+            )
+
+
+def _not_judged(measured: Measured, budgets: Budgets) -> Iterator[str]:
+    """Processes that a budget is not about, because they have no such event."""
+    capture = measured.capture
+    if capture is None or capture.ledger is None:
+        return
+    times = first_times(capture.ledger)
+    for limit in budgets.limits:
+        metric = BY_NAME[limit.metric]
+        happened = metric.after(capture) if metric.after else None
+        if happened and limit.phase in times:
+            others = {each.process for each in happened} - times[limit.phase].keys()
+            if others:
+                processes = count_text(len(others), "process", "processes")
+                name = key(metric.name, limit.phase)
+                yield f"{name} is not about {processes} without the event {limit.phase}"
 
 
 def _times(values: Baseline) -> Iterator[tuple[str, RunSamples]]:

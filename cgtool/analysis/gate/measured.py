@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from cgtool.analysis.gate.evidence import Measured, memory_of
-from cgtool.analysis.gate.metrics import METRICS, count, known, unrecorded
+from cgtool.analysis.gate.metrics import METRICS, count, has_figures, unrecorded
 from cgtool.analysis.graph.places import WORK, Places
 from cgtool.analysis.timing.runs import calm, disturbances_of, merge, typical_clock
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Report
-from cgtool.model.measurements import PHASES, Bench, Samples
+from cgtool.model.measurements import Bench, Samples
 
 
 def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) -> Measured:
@@ -104,7 +104,7 @@ def _unknown(
             reason = "the simulated device has no kernels and no GPU times"
         elif capture is not None and (why := unrecorded(capture, metric)) is not None:
             reason = why
-        elif not any(known(values, metric, phase) for phase in (None, *PHASES)):
+        elif not has_figures(values, metric):
             reason = metric.missing
         else:
             continue

@@ -15,6 +15,13 @@ import msgspec
 
 from cgtool.analysis.gate import evidence
 from cgtool.analysis.gate.evidence import Evidence, EvidenceContext, hazards_of
+from cgtool.analysis.ledger_events import (
+    Happening,
+    allocations_of,
+    captures_of,
+    compiles_of,
+    counts_since,
+)
 from cgtool.analysis.pools import driver_bytes, live_bytes, program_pools, reserved_bytes
 from cgtool.analysis.reports import explain_findings, unanswered
 from cgtool.analysis.units import count_text
@@ -31,7 +38,8 @@ _MIB = 1 << 20
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the table. Exactly one of ``counted``, ``reported`` and ``timed`` reads it."""
+    """One row of the table. Exactly one of ``counted``, ``after``, ``reported`` and ``timed`` reads
+    it."""
 
     name: str
     """The name in options and ``pyproject.toml``; its last word is the unit."""
@@ -43,6 +51,10 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     counted: Callable[[Capture, Sequence[Graph]], int | float | None] | None = None
     """Reads an exact figure of some graphs of a capture (all, or those of one phase), in the unit
     of the metric; None if the capture does not have it."""
+    after: Callable[[Capture], Sequence[Happening] | None] | None = None
+    """Reads what happened to a program, which is counted after each of its events: the metric has a
+    figure for each name of an event instead of each phase, and none for the whole. None if the
+    capture does not have it."""
     reported: Callable[[Sequence[Report]], int | None] | None = None
     """Reads a count from the reports of ``source``; None if they do not have it."""
     timed: Callable[[Baseline, str], RunSamples] | None = None
@@ -67,6 +79,11 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """Reads the nodes of graphs, which `cgtool run` cannot always record."""
     of_captures: bool = True
     """Depends on all captures of a program."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is read from a capture, and exact."""
+        return self.counted is not None or self.after is not None
 
     @property
     def exact(self) -> bool:
@@ -150,12 +167,15 @@ def _of_pools(name: str, means: str, size: Callable[[Pool], int], *, live: bool)
     )
 
 
+_OF_PROGRAM = "only a file of `cgtool run PROGRAM` has this figure"
+
+
 def _of_program(
     name: str,
     means: str,
     counts: Callable[[LedgerGraph], bool],
     *,
-    missing: str = "only a file of `cgtool run PROGRAM` has this figure",
+    missing: str = _OF_PROGRAM,
     needs_replays: bool = False,
 ) -> Metric:
     """The number of graphs of a program for which ``counts`` is true."""
@@ -182,6 +202,21 @@ def _graph_share(capture: Capture, _graphs: Sequence[Graph]) -> float | None:
     if ledger is None or not ledger.gpu_ns:
         return None
     return round(100 * (ledger.graphs_gpu_ns or 0) / ledger.gpu_ns, 2)
+
+
+def _after_event(
+    name: str,
+    means: str,
+    happenings: Callable[[Capture], Sequence[Happening] | None],
+    missing: str = _OF_PROGRAM,
+) -> Metric:
+    return Metric(
+        name=name,
+        means=f"{means} after an event (`cgtool run`)",
+        after=happenings,
+        missing=missing,
+        evidence=partial(evidence.of_events, happenings=happenings),
+    )
 
 
 _UNTIMED = "it was not timed; `cgtool bench ENTRY --save FILE.cgt` times it"
@@ -323,6 +358,14 @@ METRICS = (
         "captures that ended with an error (`cgtool run`)",
         lambda entry: entry.failure is not None,
     ),
+    _after_event("captures-after", "captures", captures_of),
+    _after_event("compiles-after", "compilations", compiles_of),
+    _after_event(
+        "allocations-after",
+        "allocations of device memory",
+        allocations_of,
+        missing="the allocations of the program were not followed",
+    ),
     Metric(
         name="graph-share",
         means="share of the GPU time that is spent in graphs (`cgtool run --times`)",
@@ -357,9 +400,15 @@ def count(capture: Capture) -> dict[str, int | float]:
     counts: dict[str, int | float] = {}
     captured = [phase for phase in PHASES if any(graph.phase == phase for graph in capture.graphs)]
     for metric in METRICS:
-        if metric.counted is None or (capture.environment.simulated and not metric.simulated):
+        if not metric.counts or (capture.environment.simulated and not metric.simulated):
             continue
         if unrecorded(capture, metric) is not None:
+            continue
+        if metric.after is not None and capture.ledger is not None:
+            happenings = metric.after(capture)
+            after = {} if happenings is None else counts_since(capture.ledger, happenings)
+            counts |= {key(metric.name, event): figure for event, figure in after.items()}
+        if metric.counted is None:
             continue
         for phase in (None, *(captured if metric.phases else ())):
             graphs = [graph for graph in capture.graphs if phase in (None, graph.phase)]
@@ -372,10 +421,15 @@ def count(capture: Capture) -> dict[str, int | float]:
 def unrecorded(capture: Capture, metric: Metric) -> str | None:
     """Why a figure of a program would be too low; None if it is not."""
     ledger = capture.ledger
-    if ledger is None or metric.counted is None:
+    if ledger is None or not metric.counts:
         return None
     if metric.of_captures and ledger.incomplete:
         return "not all captures could be recorded: `cgtool run FILE` says why"
+    if metric.after is not None and not ledger.events:
+        return (
+            "the program marked no event: `cgtool.event`, `cgtool run --ready-after N PROGRAM`, or "
+            "`--ready-output`"
+        )
     if metric.of_nodes and ledger.unread:
         return f"the nodes of {count_text(ledger.unread, 'graph')} were not recorded"
     return None
@@ -392,6 +446,13 @@ def known(values: Baseline, metric: Metric, phase: str | None) -> bool:
     if metric.exact:
         return key(metric.name, phase) in values.counts
     return bool(runs_of(values, metric, phase))
+
+
+def has_figures(values: Baseline, metric: Metric) -> bool:
+    """Whether there is a figure of the whole, of a phase, or after an event."""
+    if metric.exact:
+        return any(metric_of(key) is metric for key in values.counts)
+    return any(runs_of(values, metric, phase) for phase in (None, *PHASES))
 
 
 def whole_phase(values: Baseline) -> str:

@@ -49,24 +49,27 @@ Selection = tuple[Term, ...]
 """All of these must match."""
 
 
-def parse(expressions: Sequence[str]) -> Selection:
-    """Parse ``--select`` options. Raises CgtoolError (exit 2) for an invalid one."""
+def parse(expressions: Sequence[str], where: str = "--select ") -> Selection:
+    """Parse ``--select`` options. Raises CgtoolError (exit 2) for an invalid one, whose text
+    ``where`` introduces."""
     return tuple(
-        _term(text, expression) for expression in expressions for text in _NEXT.split(expression)
+        _term(text, f"{where}{expression!r}", where)
+        for expression in expressions
+        for text in _NEXT.split(expression)
     )
 
 
-def _term(text: str, expression: str) -> Term:
+def _term(text: str, expression: str, where: str) -> Term:
     fields = f"fields: {', '.join(FIELDS)}"
     match = _TERM.fullmatch(text)
     if match is None or not match[3]:
         raise usage(
-            f"--select {expression!r}: {text.strip()!r} is not FIELD=PATTERN",
-            fix=f"for example --select 'module=layers.0,type=kernel'; {fields}",
+            f"{expression}: {text.strip()!r} is not FIELD=PATTERN",
+            fix=f"for example {where}'module=layers.0,type=kernel'; {fields}",
         )
     name, operator, alternatives = match.groups()
     if name not in FIELDS:
-        raise usage(f"--select {expression!r}: there is no field {name!r}", fix=fields)
+        raise usage(f"{expression}: there is no field {name!r}", fix=fields)
     patterns = tuple(word.strip() for word in alternatives.split("|") if word.strip())
     for pattern in patterns if name in ("node", "line") else ():
         place, colon, numbers = pattern.rpartition(":") if name == "line" else ("", "", pattern)
@@ -74,13 +77,13 @@ def _term(text: str, expression: str) -> Term:
             form = "FILE:LINE" if name == "line" else "a node number"
             example = "line=model.py:42 or line=model.py:40-60"
             raise usage(
-                f"--select {expression!r}: {pattern!r} is not {form}",
+                f"{expression}: {pattern!r} is not {form}",
                 fix=f"for example {example if name == 'line' else 'node=12 or node=3-7'}",
             )
         first, last = _numbers(numbers)
         if last < first:
             raise usage(
-                f"--select {expression!r}: the range {numbers} is backwards",
+                f"{expression}: the range {numbers} is backwards",
                 fix=f"write {name}={place}{colon}{last}-{first}",
             )
     return Term(name, patterns, operator == "!=")
@@ -123,14 +126,8 @@ def _test(capture: Capture, graph: Graph, field: str, pattern: str) -> Callable[
         first, last = _numbers(pattern)
         return lambda node: first <= node.id <= last
     if field in ("file", "line"):
-        file, _, numbers = pattern.rpartition(":") if field == "line" else (pattern, "", "")
-        lines = _numbers(numbers) if numbers else None
-        path, tail = _glob(file or "*"), _glob(f"*/{file}")
-        return lambda node: any(
-            (lines is None or lines[0] <= frame.line <= lines[1])
-            and (path(frame.file) or tail(frame.file))
-            for frame in _chain(capture, node)
-        )
+        holds = _in_lines(field, pattern)
+        return lambda node: any(map(holds, _chain(capture, node)))
     places, match = Places(capture), _glob(pattern)
     if field != "module":
         return lambda node: any(map(match, _texts(capture, graph, places, field, node)))
@@ -143,6 +140,24 @@ def _test(capture: Capture, graph: Graph, field: str, pattern: str) -> Callable[
         return match(module or "(root)") or inside(module)
 
     return in_module
+
+
+def in_lines(text: str) -> Callable[[Frame], bool]:
+    """Whether a frame is in one of these lines. Raises CgtoolError as ``line=`` does."""
+    (term,) = parse([f"line={text}"], where="")
+    tests = [_in_lines(term.field, pattern) for pattern in term.patterns]
+    return lambda frame: any(test(frame) for test in tests)
+
+
+def _in_lines(field: str, pattern: str) -> Callable[[Frame], bool]:
+    """Whether a frame matches a pattern of the field ``line`` or ``file``."""
+    file, _, numbers = pattern.rpartition(":") if field == "line" else (pattern, "", "")
+    lines = _numbers(numbers) if numbers else None
+    path, tail = _glob(file or "*"), _glob(f"*/{file}")
+    return lambda frame: (
+        (lines is None or lines[0] <= frame.line <= lines[1])
+        and (path(frame.file) or tail(frame.file))
+    )
 
 
 def _texts(capture: Capture, graph: Graph, places: Places, field: str, node: Node) -> Sequence[str]:

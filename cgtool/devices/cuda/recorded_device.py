@@ -6,15 +6,19 @@ The program waits for what is imported here. What a capture needs is imported be
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Container, Sequence
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 
+from cgtool.model import clock
 from cgtool.model.capture import Environment, Function
 from cgtool.observe.frames import Chain
 from cgtool.observe.generated import GeneratedCode
+from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import op_watch
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import MissingPrivateName, current_raw_stream, when_initialized
@@ -24,8 +28,29 @@ if TYPE_CHECKING:
     from cgtool.devices.cuda.recording import Captures
     from cgtool.devices.cuda.replay_times import ReplayTimes
     from cgtool.devices.cuda.steps import CudaSteppedGraph
-    from cgtool.model.journal import JournalWriter, PoolSizes
+    from cgtool.model.journal import Allocated, JournalWriter
     from cgtool.observe.origins import OriginTable
+    from cgtool.torch_compat.allocator import PoolSegment
+    from cgtool.torch_compat.storages import StorageRef
+
+
+class StorageLife:
+    """The memory of a storage that graphs use."""
+
+    def __init__(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> None:
+        self._ref, self._gone = ref, gone
+        self._freeing = ref.when_freed(self._freed)
+        if self._freeing is None:
+            self._freed()
+
+    def _freed(self) -> None:
+        self._gone("freed", chain_or_waiting(sys._getframe()), clock.time_ns())
+
+    def look(self) -> None:
+        storage = None if self._freeing is None else self._freeing()
+        # An op may have resized it: `aten::resize_`.
+        if storage is not None and storage.data_ptr() != self._ref.address:
+            self._gone("resized", (), clock.time_ns())
 
 
 class CudaRecordedDevice:
@@ -37,6 +62,8 @@ class CudaRecordedDevice:
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
         self._code = GeneratedCode(patches)
+        self._reserved = defaultdict[int, tuple[int, int]](lambda: (0, 0))
+        """By device: how often the allocator has reserved memory, and how many bytes."""
 
     @cached_property
     def _captures(self) -> Captures:
@@ -87,10 +114,35 @@ class CudaRecordedDevice:
     def stream(self) -> int | None:
         return current_raw_stream(torch.cuda.current_device())
 
-    def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
-        from cgtool.torch_compat.allocator import pool_sizes
+    def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> StorageLife:
+        return StorageLife(ref, gone)
 
-        return pool_sizes(pools)
+    def new_allocations(self) -> Sequence[Allocated]:
+        # In a forked process, CUDA cannot be used.
+        if not torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork():
+            return ()
+        from cgtool.model.journal import Allocated
+
+        now_ns, new = clock.time_ns(), []
+        for device in range(torch.cuda.device_count()):
+            statistics: Any = torch.cuda.memory_stats_as_nested_dict(device)
+            if not statistics:
+                continue
+            # Sums over the life of the process: nothing is taken off when memory is given back.
+            now = statistics["num_device_alloc"], statistics["reserved_bytes"]["all"]["allocated"]
+            count, size = (a - b for a, b in zip(now, self._reserved[device], strict=True))
+            self._reserved[device] = now
+            # Expandable segments grow without being counted.
+            times = max(count, int(size > 0))
+            for number in range(times):
+                of_one = size // times + (size % times if number == 0 else 0)
+                new.append(Allocated(now_ns, of_one, device, ()))
+        return new
+
+    def pool_segments(self, pools: Container[tuple[int, int]]) -> list[PoolSegment]:
+        from cgtool.torch_compat.allocator import pool_segments
+
+        return pool_segments(pools)
 
     def step_graphs(self, patches: Patches) -> Callable[[Any], CudaSteppedGraph]:
         from cgtool.devices.cuda.steps import step_graphs

@@ -29,7 +29,9 @@ from cgtool.devices.cuda.nodes import FunctionTable, GraphReader, Provenance
 from cgtool.model.capture import Contents
 from cgtool.model.finding import Finding
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.captured_calls import look
 from cgtool.observe.compiled_code import Pauses, can_pause
+from cgtool.observe.effects import looks_at_shapes, overwrites
 from cgtool.observe.frames import (
     Chain,
     Chains,
@@ -63,7 +65,9 @@ from cgtool.torch_compat.private import (
     current_graph_task,
     current_raw_stream,
     has_compiled,
+    weak_storage_expired,
 )
+from cgtool.torch_compat.storages import StorageRef
 
 LET_THROUGH = frozenset(
     f"aten::{name}"
@@ -90,6 +94,8 @@ class _Positions:
         self._device = torch.cuda.current_device()
         self.seen: list[Position] = [()]
         """Number 0 is that of calls that launch nothing."""
+        self.streams = [0]
+        """The handle of the stream, for each."""
 
     @cached_property
     def _query(self) -> Callable[[int], Position]:
@@ -97,7 +103,9 @@ class _Positions:
 
     def note(self) -> int:
         """Note the position of the current stream; its number among those noted."""
-        self.seen.append(self._query(current_raw_stream(self._device)))
+        stream = current_raw_stream(self._device)
+        self.seen.append(self._query(stream))
+        self.streams.append(stream)
         return len(self.seen) - 1
 
     def counts(self, handles: Sequence[int]) -> list[int]:
@@ -136,6 +144,8 @@ class _Recorder(OpRecorder):
         self.kernels: list[_Launch] = []
         self.generated: dict[int, Site] = {}
         """The lines of generated code that made calls, by their index."""
+        self.uses: list[tuple[tuple[int, int], list[int], list[int]]] = []
+        """Of calls: their launches, and the storages that they read and write, by number."""
         self.failed = set[int]()
         """The calls that raised an error, by their index."""
         self._may_be_generated = has_compiled()
@@ -241,10 +251,15 @@ class _NativeRecorder:
     def watching(self) -> AbstractContextManager[None]:
         return op_key.watch_natively(self._native, self._log)
 
+    def outside(self) -> dict[int, int]:
+        """The keys of the storages from outside that the ops have used and that live, by number."""
+        return dict(self._log.outside())
+
     def finish(self, give_way: Callable[[], object]) -> _Recorder:
         """See ``_Recorder.finish``."""
         result = _Recorder(self._chains)
         result.positions.seen = list(map(tuple, self._log.positions()))
+        result.positions.streams = self._log.streams()
         frames = self._log.frames()
         autograd_nodes = self._log.autograd_nodes()
         threads: dict[int, ThreadState] = defaultdict(ThreadState)
@@ -275,8 +290,13 @@ class _NativeRecorder:
         calls = result.record.calls
         for (
             name, frame, thread, waiting, node, sequence, before, after, *launches,
-        ) in self._log.calls():  # fmt: skip
+        ), uses in zip(self._log.calls(), self._log.uses(), strict=True):  # fmt: skip
             give_way()
+            if uses and not looks_at_shapes(name):
+                is_read = not overwrites(name)
+                reads = [number for number, is_written in uses if is_read or not is_written]
+                writes = [number for number, is_written in uses if is_written]
+                result.uses.append(((launches[0], launches[1]), reads, writes))
             outside, running = places[frame] if frame >= 0 else ((), None)
             if not outside and waiting >= 0:
                 outside = waitings[waiting]
@@ -327,6 +347,7 @@ def _settings_for(native: Any, query: int, with_edges: bool) -> Any:
         current_raw_stream,
         partial(chain_or_waiting, None),
         CALL_MODULE_CODE,
+        look,
     )
 
 
@@ -386,6 +407,13 @@ class _Watch:
         self._ends: list[Callable[[], object]] = []
         """Functions to call at the end, last first. The program waits, and an ``ExitStack`` is
         slow."""
+        self._outside: tuple[int, ...] = ()
+        """The numbers of the storages from outside."""
+        # In order, each once.
+        self._nodes_that_read, self._nodes_that_write = (
+            defaultdict[int, dict[int, None]](dict),
+            defaultdict[int, dict[int, None]](dict),
+        )
         self._can_observe = op_key.is_supported() and (compiled or can_pause())
         self._native = captures.native_recorder() if self._can_observe else None
 
@@ -435,6 +463,24 @@ class _Watch:
 
         return joined
 
+    def storages(self) -> list[StorageRef]:
+        # Graph trees look at the addresses of compiled code before each replay.
+        if self._is_compiled or not isinstance(self._recorder, _NativeRecorder):
+            return []
+        living = {
+            number: StorageRef.by_key(key)
+            for number, key in self._recorder.outside().items()
+            if not weak_storage_expired(key)
+        }
+        self._outside = tuple(living)
+        return list(living.values())
+
+    def uses(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        return [
+            (tuple(self._nodes_that_read[number]), tuple(self._nodes_that_write[number]))
+            for number in self._outside
+        ]
+
     def with_cause(self, finding: Finding) -> Finding:
         if self._recorder is None:
             return finding
@@ -467,23 +513,36 @@ class _Watch:
             return origins
         recorder = self._recorder.finish(give_way)
         counts = recorder.positions.counts(handles)
+        for (start, end), reads, writes in recorder.uses:
+            nodes = range(counts[start], counts[end])
+            for number in reads:
+                self._nodes_that_read[number] |= dict.fromkeys(nodes)
+            for number in writes:
+                self._nodes_that_write[number] |= dict.fromkeys(nodes)
+        numbers = {self._stream: 0}
+
+        def stream_at(position: int) -> int:
+            """The number of its stream in this graph."""
+            return numbers.setdefault(recorder.positions.streams[position], len(numbers))
+
         for kernel in recorder.kernels:
             give_way()
             start, end = (counts[position] for position in kernel.launches)
             if start < end:
                 origin = self._generated(kernel.site, None, kernel.chain)
-                origins[start:end] = [(origin, None, None)] * (end - start)
+                origins[start:end] = [(origin, None, stream_at(kernel.launches[1]))] * (end - start)
         for call in recorder.record.calls:
             give_way()
             start, end = call.launches
             start, end = counts[start], counts[end]
             if start < end:
+                stream = stream_at(call.launches[1])
                 site = recorder.generated.get(call.index)
                 if site is not None:
                     origin = self._generated(site, call.name, call.chain or self._chain)
                 else:
                     origin = self._table.add(call, recorder.record)
-                origins[start:end] = [(origin, call.index, None)] * (end - start)
+                origins[start:end] = [(origin, call.index, stream)] * (end - start)
         return origins
 
     def _generated(self, site: Site | None, op: str | None, chain: Sequence[Site]) -> int:

@@ -15,7 +15,7 @@ from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.script.script import ObservedScript, Undoing
 from cgtool.observe.tensors import on_host, place_of, tensors_in
-from cgtool.torch_compat.allocator import memory_segments, pool_sizes
+from cgtool.torch_compat.allocator import memory_segments, pool_segments
 from cgtool.torch_compat.private import CAPTURING_QUERIES, CUDAGraphBase
 from cgtool.torch_compat.storages import StorageRef
 
@@ -74,7 +74,7 @@ class _Device:
         return launch
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
-        return sum(sizes.reserved_bytes for sizes in pool_sizes((pool,)))
+        return sum(segment.bytes for segment in pool_segments((pool,)))
 
     def is_in_pool(self, address: int, pool: tuple[int, int]) -> bool:
         return any(

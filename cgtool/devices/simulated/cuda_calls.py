@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from cgtool.devices.simulated.device_model import DeviceModel, Stream
+from cgtool.devices.simulated.device_model import COUNT, INDEX, DeviceModel, Stream
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import here
@@ -40,7 +40,7 @@ class _Properties:
 
 _FREE_AND_TOTAL = (_Properties.total_memory, _Properties.total_memory)
 _ANSWERS = {
-    **dict.fromkeys(("getDevice", "exchangeDevice", "maybeExchangeDevice"), 0),
+    **dict.fromkeys(("getDevice", "exchangeDevice", "maybeExchangeDevice"), INDEX),
     **dict.fromkeys(
         (
             "init", "setDevice", "ipc_collect", "sleep", "emptyCache", "setMemoryFraction",
@@ -52,7 +52,7 @@ _ANSWERS = {
         )
     ),
     **dict.fromkeys(("getCurrentBlasHandle", "getCurrentSolverHandle"), 1),
-    "getDeviceCount": 1,
+    "getDeviceCount": COUNT,
     "getArchFlags": f"sm_{_Properties.major}{_Properties.minor}",
     "canDeviceAccessPeer": False,
     "getAllocatorBackend": "native",
@@ -61,7 +61,7 @@ _ANSWERS = {
     "cudaCachingAllocator_is_enabled": True,
 }  # fmt: skip
 _ACCELERATOR_ANSWERS = {
-    **dict.fromkeys(("getDeviceIndex", "exchangeDevice", "maybeExchangeDevice"), 0),
+    **dict.fromkeys(("getDeviceIndex", "exchangeDevice", "maybeExchangeDevice"), INDEX),
     **dict.fromkeys(
         (
             "setDeviceIndex", "emptyCache", "emptyHostCache", "resetAccumulatedStats",
@@ -75,6 +75,12 @@ _ACCELERATOR_ANSWERS = {
         "supported_dtypes": {each for each in vars(torch).values() if isinstance(each, torch.dtype)}
     },
 }  # fmt: skip
+_OTHER_ANSWERS = {
+    "host_emptyCache": None,
+    # Of NCCL 2.28.9, which PyTorch's wrappers of collectives log with an error.
+    "nccl_version": 2 << 32 | 28 << 16 | 9,
+    "nccl_version_suffix": b"",
+}
 _NVML_QUERIES = (
     "device_memory_used", "memory_usage", "utilization", "temperature", "power_draw", "clock_rate",
 )  # fmt: skip
@@ -125,7 +131,7 @@ def cuda_calls(device: DeviceModel) -> dict[str, Any]:
         "MemPool": type("MemPool", (_MemPool,), {"device": device}),
         **{name: _graph_class(name) for name in ("CUDAGraph", "graph")},
         "make_graphed_callables": _no_graphs("make_graphed_callables"),
-        "default_generators": (device.generator,),
+        "default_generators": (device.generator,) * COUNT,
         **_answers(dict.fromkeys(_NVML_QUERIES, 0)),
     }
 
@@ -187,7 +193,7 @@ def accelerator_bindings(device: DeviceModel) -> dict[str, Callable[..., Any]]:
 
 def others(device: DeviceModel) -> dict[str, Callable[..., Any]]:
     """By their names in ``torch._C``, without an underscore."""
-    return {"graph_pool_handle": device.new_pool, **_answers({"host_emptyCache": None})}
+    return {"graph_pool_handle": device.new_pool, **_answers(_OTHER_ANSWERS)}
 
 
 def get_properties(_index: int) -> type[_Properties]:

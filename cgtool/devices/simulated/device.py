@@ -222,14 +222,14 @@ def contents_of(
     streams: Sequence[int] = (),
 ) -> Contents:
     """Nodes and edges as plain data. ``calls``: of each node; ``streams``: the index of each stream
-    of the graph."""
+    of the graph, if that is not its number there."""
     nodes = tuple(
         Node(
             id=index,
             type="op",
             origin=table.add(node.call, record),
             call=call,
-            stream=streams[node.stream] if streams else None,
+            stream=streams[node.stream] if streams else node.stream,
             shape=node.shape,
         )
         for index, (node, call) in enumerate(zip(recorded, calls, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import sys
 import threading
 import weakref
@@ -27,7 +28,22 @@ UNCOMPILED_NOTE = Caveat(
     "the simulated device compiles nothing: code under torch.compile runs eagerly, its ops unfused",
 )
 _FIRST_HANDLE = 1 << 32
-_GPU = torch.device("cuda", 0)
+
+
+def _gpus() -> tuple[int, int]:
+    """(index of the GPU of this process, how many there are): each process that torchrun starts on
+    a machine has its own."""
+    ranks = (os.environ.get(name, "") for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    index, count = (int(rank) if rank.isdecimal() else 0 for rank in ranks)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    # One that hides the others has number 0.
+    is_only = bool(visible) and "," not in visible
+    return (index, count) if index < count and not is_only else (0, 1)
+
+
+INDEX, COUNT = _gpus()
+GPU = torch.device("cuda", INDEX)
+"""The simulated GPU."""
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
 RNG_STATE_ACCESS = code("rng-state-access")
 
@@ -104,8 +120,8 @@ class Stream(Lane):
     """Replaces ``torch.cuda.Stream``."""
 
     owner: DeviceModel
-    device = _GPU
-    device_index = 0
+    device = GPU
+    device_index = INDEX
     device_type = 1
     stream_id: int
     cuda_stream: int
@@ -199,7 +215,7 @@ class Event:
     """Replaces ``torch.cuda.Event``."""
 
     owner: DeviceModel
-    device = _GPU
+    device = GPU
     recorded_ns = 0
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
@@ -236,7 +252,7 @@ class DefaultGenerator(torch.Generator):
     PyTorch's default generator."""
 
     owner: DeviceModel
-    device = _GPU
+    device = GPU
 
     def _refuse(self, call: str) -> None:
         self.owner.refuse(

@@ -20,6 +20,7 @@ import torch
 
 from cgtool.detectors.refused_ops import run_checked
 from cgtool.detectors.streams import LaneNode
+from cgtool.devices.simulated.collectives import COLLECTIVES, DISTRIBUTED, Running
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.observe.access import AccessLog
 from cgtool.observe.effects import effect_of, launches
@@ -107,11 +108,16 @@ class SimulatedGraph:
         # Tensors created in inference mode can be written only in it.
         inference = any(tensor.is_inference() for step in self.steps for tensor in step.results)
         with torch.inference_mode() if inference else below_autograd():
+            running = Running()
             for step in filter(attrgetter("is_captured"), self.steps):
+                running.wait((step.args, step.kwargs))
                 with torch.set_grad_enabled(step.grad_mode):
                     output = call_user(step.func, *step.args, **step.kwargs)
+                if step.call is not None and step.call.name.startswith(DISTRIBUTED):
+                    running.began(step.func, step.args, step.kwargs, output)
                 for old, new in zip(step.results, tensors_in(output), strict=True):
                     _overwrite(old, new)
+            running.wait()
 
 
 def _overwrite(old: torch.Tensor, new: torch.Tensor) -> None:
@@ -197,10 +203,11 @@ class CaptureRecorder(OpRecorder):
         held = tensors_in((step.args, step.kwargs, step.results))
         self.device.memory.hold(self._owners, held)
         touched = results
-        if effect.writes and not results:
-            # Multi-tensor ops return nothing and write their first argument.
+        is_collective = call.name.startswith(COLLECTIVES)
+        if not results and (effect.writes or is_collective):
+            # Multi-tensor ops return nothing and write their first argument, and collectives.
             touched = list(tensors_in(args))
-        if launches(call.name, touched):
+        if is_collective or launches(call.name, touched):
             given = set(map(key_of, tensors_in((args, kwargs))))
             made = [tensor for tensor in results if key_of(tensor) not in given]
             node = self.device.add_node(call, allocates=bool(made))

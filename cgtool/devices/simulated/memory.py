@@ -186,8 +186,10 @@ class PoolBlock:
 class PrivatePool:
     """Allocates and frees like the caching allocator in a private pool."""
 
-    def __init__(self, number: int) -> None:
-        """``number``: counts pools from 0; each has addresses of its own."""
+    def __init__(self, number: int, reserved: Callable[[int], object] = lambda _: None) -> None:
+        """``number``: counts pools from 0; each has addresses of its own. ``reserved`` is called
+        with the bytes of each new segment."""
+        self._reserved = reserved
         self._next_address = 0x10_0000_0000 * (number + 1)
         self.segments: list[PoolBlock] = []
         """First block of each segment; the others follow through ``next``."""
@@ -209,6 +211,7 @@ class PrivatePool:
             self._next_address += total
             self._blocks[block.address] = block
             self.segments.append(block)
+            self._reserved(total)
         rest = block.bytes - size
         if rest >= GRAIN if small else rest > SMALL_REQUEST:
             tail = PoolBlock(

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from cgtool.detectors.function_rules import note_pinning
+from cgtool.devices.simulated import collectives
 from cgtool.devices.simulated.attention import attention, fused_kernels
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.stale_nodes import note_stream
@@ -240,7 +241,11 @@ class Placement:
             # Called by a mode or a tensor subclass, where calls are not intercepted.
             place, args, kwargs = self._redirected(signature, args, kwargs, running.place or HOST)
 
+        is_collective = signature.name.startswith(collectives.COLLECTIVES)
+
         def run_and_mark(*args: Any, **kwargs: Any) -> Any:
+            if is_collective:
+                return collectives.run(device, op, run, args, kwargs)
             result = op_key.run_python_kernel(signature.name, partial(run, *args, **kwargs))
             signature.put(result, place, args)
             return result

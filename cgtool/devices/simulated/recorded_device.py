@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import sys
 from collections.abc import Callable, Container
+from functools import partial
 from typing import Any
+
+import torch
 
 from cgtool.devices.simulated.cudagraph import CUDAGraph, ScriptRecorder, graphs_of
 from cgtool.devices.simulated.device import SimulatedDevice, contents_of
 from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.devices.simulated.redirect import redirected
-from cgtool.devices.simulated.script_device import ScriptDevice
+from cgtool.devices.simulated.script_device import GraphMemory, ScriptDevice
 from cgtool.devices.simulated.stepping import SimulatedStepper
+from cgtool.model import clock
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.model.finding import Finding
-from cgtool.model.journal import PoolSizes
+from cgtool.model.journal import Allocated
+from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import Chain
+from cgtool.observe.frames import Chain, chain_of, frames_of
 from cgtool.observe.ops import Record
 from cgtool.observe.origins import OriginTable
+from cgtool.observe.tensors import key_of
+from cgtool.observe.waiting import chain_or_waiting
 from cgtool.torch_compat import op_key
-from cgtool.torch_compat.allocator import pool_sizes
+from cgtool.torch_compat.allocator import PoolSegment, pool_segments
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import no_torch_function
+from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.weak import Weak
 
 
 class _Watch:
@@ -41,6 +52,7 @@ class _Watch:
     def begin(self, graph: Any) -> None:
         recorder: ScriptRecorder = graph.recorder
         self._graph, self._record = recorder.graph, recorder.record
+        self._accesses = recorder.accesses = AccessLog()
         self._watching.enter_context(op_key.watch(recorder.observe))
 
     def read(self) -> Callable[[Any], Contents]:
@@ -49,11 +61,72 @@ class _Watch:
         calls = [node.call.index for node in nodes]
         return lambda _: contents_of(nodes, calls, self._record, self._table)
 
+    def storages(self) -> list[StorageRef]:
+        self._calls = [
+            (node, each.call.access)
+            for node, each in enumerate(self._graph.nodes)
+            if each.call.access
+        ]
+        used = {number for _, call in self._calls for number in (*call.reads, *call.writes)}
+        outside = self._accesses.outside(sorted(used), self._device.memory.is_captured)
+        self._outside = tuple(outside)
+        return list(outside.values())
+
+    def uses(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        return [
+            (
+                tuple(node for node, call in self._calls if number in call.reads),
+                tuple(node for node, call in self._calls if number in call.writes),
+            )
+            for number in self._outside
+        ]
+
     def with_cause(self, finding: Finding) -> Finding:
         return self._ended_by or finding
 
     def stop(self) -> None:
         self._watching.close()
+
+
+class _Deaths:
+    """Where tensors died, or got other memory: the record of a graph keeps what a GPU would have
+    given back, so nothing else tells when the program has no owner of it anymore."""
+
+    def __init__(self, memory: GraphMemory, patches: Patches) -> None:
+        self.memory = memory
+        self.last: dict[int, tuple[int, Chain]] = {}
+        """By key of the storage."""
+        data: Any = torch.Tensor.data
+        setter = partial(self._set_data, data)
+        patches.replace(torch.Tensor, "data", property(data.__get__, setter))
+
+    def _set_data(self, data: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        key = key_of(tensor)
+        data.__set__(tensor, value)
+        if key is not None:
+            self.note(key)
+
+    def note(self, key: int, _tensor: object = None) -> None:
+        self.last[key] = clock.time_ns(), chain_or_waiting(sys._getframe())
+
+
+class _Life:
+    """Memory that graphs use."""
+
+    def __init__(
+        self, deaths: _Deaths, ref: StorageRef, gone: Callable[[str, Chain, int], None]
+    ) -> None:
+        self._deaths, self._ref, self._gone = deaths, ref, gone
+        self._tensors = [
+            Weak(each, partial(deaths.note, ref.key))
+            for each in gc.get_objects()
+            if issubclass(type(each), torch.Tensor) and key_of(each) == ref.key
+        ]
+
+    def look(self) -> None:
+        if self._deaths.memory.is_dead(self._ref):
+            time_ns, chain = self._deaths.last.get(self._ref.key) or (clock.time_ns(), ())
+            self._gone("freed", chain, time_ns)
 
 
 class _ProgramGraph(CUDAGraph):
@@ -92,13 +165,16 @@ class SimulatedRecordedDevice:
 
     def __init__(self, patches: Patches, because: str) -> None:
         self._because = because
+        self._allocations: list[Allocated] = []
         device = ScriptDevice()
+        device.reserved = self._allocated
         device.graph_class = type(
             "CUDAGraph", (_ProgramGraph,), {"device": device, "annotations": Annotations()}
         )
         self.graph_class: Any = device.graph_class
         self._device = device
         patches.enter_context(redirected(device))
+        self._deaths = _Deaths(device.memory, patches)
         patches.enter_context(graphs_of(device))
 
     def environment(self) -> Callable[[], Environment]:
@@ -117,6 +193,9 @@ class SimulatedRecordedDevice:
     def watch(self, table: OriginTable, chain: Chain, *, compiled: bool) -> _Watch:
         return _Watch(self._device, table)
 
+    def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> _Life:
+        return _Life(self._deaths, ref, gone)
+
     def functions(self) -> tuple[Function, ...]:
         return ()
 
@@ -129,8 +208,16 @@ class SimulatedRecordedDevice:
     def stream(self) -> int | None:
         return None
 
-    def pool_sizes(self, pools: Container[tuple[int, int]]) -> tuple[PoolSizes, ...]:
-        return pool_sizes(pools)
+    def new_allocations(self) -> list[Allocated]:
+        new, self._allocations = self._allocations, []
+        return new
+
+    def _allocated(self, size: int) -> None:
+        frames = frames_of(chain_of(sys._getframe(1)))
+        self._allocations.append(Allocated(clock.time_ns(), size, 0, frames))
+
+    def pool_segments(self, pools: Container[tuple[int, int]]) -> list[PoolSegment]:
+        return pool_segments(pools)
 
     def step_graphs(self, patches: Patches) -> Callable[[Any], _SteppedGraph]:
         return _SteppedGraph

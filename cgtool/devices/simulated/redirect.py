@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from cgtool.devices.simulated import collectives
 from cgtool.devices.simulated.cuda_calls import (
     accelerator_bindings,
     cuda_bindings,
@@ -25,7 +26,7 @@ from cgtool.devices.simulated.cuda_calls import (
     get_properties,
     others,
 )
-from cgtool.devices.simulated.device_model import DeviceModel
+from cgtool.devices.simulated.device_model import COUNT, GPU, INDEX, DeviceModel
 from cgtool.devices.simulated.placement import Placement, placed
 from cgtool.findings import code
 from cgtool.model.failure import CgtoolError, cannot_tell
@@ -53,19 +54,19 @@ RNG_NEW_GENERATOR = code("rng-new-generator")
 
 _DEVICE_OF = torch.Tensor.device.__get__
 _GET_DEVICE = torch.Tensor.get_device
-_CPU, _GPU = torch.device("cpu"), torch.device("cuda", 0)
+_CPU = torch.device("cpu")
 
 
 def _device(tensor: torch.Tensor) -> torch.device:
     device: torch.device = _DEVICE_OF(tensor)
-    return _GPU if device == _CPU and not on_host(tensor) else device
+    return GPU if device == _CPU and not on_host(tensor) else device
 
 
 _SAYS_ITS_DEVICE = {
     "device": property(_device),
     "is_cuda": property(lambda tensor: tensor.device.type == "cuda"),
     "is_cpu": property(lambda tensor: tensor.device.type == "cpu"),
-    "get_device": lambda tensor: 0 if tensor.device.type == "cuda" else _GET_DEVICE(tensor),
+    "get_device": lambda tensor: INDEX if tensor.device.type == "cuda" else _GET_DEVICE(tensor),
 }
 """Attributes of ``torch.Tensor``."""
 
@@ -127,7 +128,7 @@ def _generator_class(device: DeviceModel) -> type[torch.Generator]:
                 where = "cpu"
             make: Any = super().__new__
             generator: Generator = make(cls, where)
-            generator.place = _GPU if on_gpu else torch.device("cpu")
+            generator.place = GPU if on_gpu else torch.device("cpu")
             return generator
 
     return Generator
@@ -271,7 +272,7 @@ def _make_wrapper(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _location_tag(original: Any, storage: Any) -> Any:
-    return "cuda:0" if storage_place(storage) == DEVICE else original(storage)
+    return str(GPU) if storage_place(storage) == DEVICE else original(storage)
 
 
 def _restore_location(original: Any, storage: Any, location: str) -> Any:
@@ -282,16 +283,16 @@ def _restore_location(original: Any, storage: Any, location: str) -> Any:
 
 
 def _storage_device(storage: torch.UntypedStorage) -> torch.device:
-    return _GPU if storage_place(storage) == DEVICE else device_of(storage)
+    return GPU if storage_place(storage) == DEVICE else device_of(storage)
 
 
 def _new_storage(original: Any, kind: Any, *args: Any, **kwargs: Any) -> Any:
     if not is_cuda_device(_named(kwargs.get("device"))):
         return original(kind, *args, **kwargs)
     if args and not isinstance(args[0], int):
-        data = torch.tensor(args[0], dtype=torch.uint8, device=_GPU)
+        data = torch.tensor(args[0], dtype=torch.uint8, device=GPU)
     else:
-        data = torch.empty(*(args or (0,)), dtype=torch.uint8, device=_GPU)
+        data = torch.empty(*(args or (0,)), dtype=torch.uint8, device=GPU)
     return data.untyped_storage()
 
 
@@ -399,7 +400,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
             patches.set(*binding)
         patches.set(*private.INITIALIZED, True)
         patches.set(*private.CUDART, cudart)
-        patches.set(*private.DEVICE_COUNT, 1)
+        patches.set(*private.DEVICE_COUNT, COUNT)
         patches.set(torch.cuda, private.GET_PROPERTIES, get_properties)
         patches.set(*private.ACCELERATOR, lambda: torch.device("cuda"))
         for name, value in cuda_calls(device).items():
@@ -442,6 +443,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         )
         patches.enter_context(marked_places())
         placement = patches.enter_context(placed(device))
+        collectives.install(patches, placement.inside)
         stand_in(torch.Tensor, "new", functools.partial(_new, placement))
         for point in private.SCRIPT_CALLS:
             wrap(*point, functools.partial(_run_script, placement))

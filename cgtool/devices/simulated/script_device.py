@@ -131,6 +131,10 @@ class GraphMemory(RecordedOwners):
         known = self._blocks.get(storage.key)
         return storage.address if known is None else known[2].address
 
+    def is_captured(self, key: int) -> bool:
+        """Whether a capture has allocated a storage: it lies in a pool."""
+        return key in self._blocks
+
     def sweep(self) -> None:
         """Free the storages that the script no longer owns."""
         for key in list(self._live):
@@ -164,6 +168,8 @@ class ScriptDevice(DeviceModel):
         self.pools: dict[PoolId, PrivatePool] = {}
         self.memory: GraphMemory = GraphMemory()
         self.address = self.memory.address
+        self.reserved: Callable[[int], object] = lambda _: None
+        """Called with the bytes of each segment that a pool reserves."""
 
     def set_generator_state(self, state: torch.Tensor) -> None:
         torch.set_rng_state(state)
@@ -248,7 +254,7 @@ class ScriptDevice(DeviceModel):
 
     def add_pool(self, pool: PoolId) -> PoolId:
         if pool not in self.pools:
-            self.pools[pool] = PrivatePool(len(self.pools))
+            self.pools[pool] = PrivatePool(len(self.pools), self.reserved)
         return pool
 
     def ran_on_host(self, values: Any) -> bool:

@@ -12,7 +12,7 @@ let theme = {};
 
 function readTheme() {
   const style = getComputedStyle(document.documentElement);
-  const names = ["ink", "muted", "faint", "line", "panel", "page", "accent", "band", "band-2", "bad"];
+  const names = ["ink", "muted", "faint", "line", "panel", "page", "accent", "band", "band-2", "bad", "warn"];
   theme = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
   const count = Number(style.getPropertyValue("--series"));
   theme.series = Array.from({ length: count }, (_, at) => style.getPropertyValue(`--series-${at}`).trim());

@@ -78,17 +78,21 @@ class Orders:
     def find(self, capture: Capture, count: int, progress: Progress) -> list[Finding]:
         """Try ``count`` random orders of each graph."""
         if not self.graphs:
-            self.looked_at = "no other order: the edges allow none, or a node cannot run alone"
+            self.looked_at = (
+                "no other order was tried: the edges allow none, or a node cannot run alone"
+            )
             return []
         with watched(self._steppers, capture, progress):
             try:
                 base = self._base()
             except torch.OutOfMemoryError:
-                self.looked_at = "no other order: there is no memory for a copy of the results"
+                self.looked_at = (
+                    "no other order was tried: the results do not fit into memory twice"
+                )
                 return []
             except StepFailedError as error:
                 self.failed = True
-                self.looked_at = f"no other order: with other values in its state, {error}"
+                self.looked_at = f"no other order was tried: with its state scaled, {error}"
                 return []
             orders = count_text(count, "other order")
             self.looked_at = f"the nodes run alone, in {orders} that the edges allow"

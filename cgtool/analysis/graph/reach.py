@@ -1,0 +1,66 @@
+"""Which nodes of a graph run before which: whether a path of edges leads from one to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from cgtool.analysis.graph.schedule import connected, in_order, longest, waits, weights
+from cgtool.model.capture import Graph
+
+_BITS = 1024
+"""Nodes that are followed at once."""
+
+
+class Reach:
+    """The paths of a graph. Each answer is linear in edges, for each thousand nodes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._order, self._before = in_order(graph), waits(graph)
+        self.depth = longest(self._order, weights(graph), self._before)
+        """Nodes on the longest path, without empty ones."""
+
+    def waits(self, later: Sequence[int], earlier: Sequence[int], *, every: bool) -> list[bool]:
+        """For each node of ``later``: whether there is a path to it from at least one node of
+        ``earlier``, or from every one."""
+        answers = [every] * len(later)
+        for part in _parts(earlier):
+            above = self._paths(part)
+            for at, node in enumerate(later):
+                if every:
+                    answers[at] &= above[node].bit_count() == len(part)
+                else:
+                    answers[at] |= above[node] > 0
+        return answers
+
+    def may_overlap(self, nodes: Sequence[int], others: Sequence[int]) -> list[bool]:
+        """For each of ``nodes``: whether no path leads to it from one of ``others``, nor back."""
+        answers = [False] * len(nodes)
+        for part in _parts(others):
+            above, below = self._paths(part), self._paths(part, back=True)
+            for at, node in enumerate(nodes):
+                ordered = above[node] | below[node] | part.get(node, 0)
+                answers[at] |= ordered.bit_count() < len(part)
+        return answers
+
+    def gaps(self, nodes: Iterable[int]) -> list[tuple[int, int]]:
+        """Neighbors in a topological order of ``nodes`` without a path from one to the next."""
+        position = {node: at for at, node in enumerate(self._order)}
+        pairs = list(pairwise(sorted(nodes, key=position.__getitem__)))
+        found = connected(self._order, self._before, pairs)
+        return [pair for pair in pairs if pair not in found]
+
+    def _paths(self, part: Mapping[int, int], *, back: bool = False) -> list[int]:
+        """By node, as bits: those of ``part`` that have a path to it, or ``back`` from it."""
+        masks = [0] * len(self._order)
+        for node in reversed(self._order) if back else self._order:
+            for source in self._before[node]:
+                a, b = (node, source) if back else (source, node)
+                masks[b] |= masks[a] | part.get(a, 0)
+        return masks
+
+
+def _parts(nodes: Sequence[int]) -> Iterator[dict[int, int]]:
+    """A bit for each node, of so many at once."""
+    for at in range(0, len(nodes), _BITS):
+        yield {node: 1 << bit for bit, node in enumerate(nodes[at : at + _BITS])}

@@ -1,0 +1,169 @@
+"""The memory outside their pools that a program's graphs use: whose it is, what became of it, and
+replays that used it after it was given back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+
+from cgtool.analysis.graph.places import file_line
+from cgtool.analysis.ledger_costs import numbers_of
+from cgtool.analysis.reports import place_of
+from cgtool.analysis.units import count_text
+from cgtool.findings import code
+from cgtool.model.capture import Capture, Frame
+from cgtool.model.finding import Finding
+from cgtool.model.ledger import Ledger, LedgerGraph, LedgerMemory, StaleReplay
+
+INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
+
+_GIVEN_BACK = {
+    "freed": "was freed here",
+    "collected": "was freed here, by Python's garbage collector",
+    "resized": "was given back here, by `resize_`",
+}
+"""By ``LedgerMemory.how``."""
+_FIX_OF_PARAMETERS = (
+    "load weights in place (`load_state_dict` without `assign=True`, `p.data.copy_(q)`), or "
+    "capture again"
+)
+_FIX_OF_RESIZED = (
+    "keep the memory of what the graph reads for as long as it is replayed, or capture again when "
+    "it is back"
+)
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """Memory of one kind that has met one fate."""
+
+    kind: str
+    """``parameter``, ``optimizer state``, ``variable``; ``unknown`` if no name leads to it."""
+    names: tuple[str, ...]
+    count: int
+    """How many storages."""
+    bytes: int
+    graphs: int
+    """That use some of it."""
+    readers: int
+    """Nodes of ops of these graphs that read some of it, and that write some."""
+    writers: int
+    gone_at: str | None
+    """``freed at engine.py:40``; None for memory that was there until its graphs ended."""
+    stale_replays: int
+    """Replays of graphs that use it since then."""
+
+
+def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
+    """The memory by kind and fate, that which was given back first, the largest next."""
+    groups: dict[tuple[str, str | None], list[int]] = defaultdict(list)
+    for at, memory in enumerate(ledger.memory):
+        gone_at = None
+        if memory.gone_ns is not None:
+            place = file_line(place_of(_frames(capture, memory)))
+            gone_at = f"{memory.how} at {place}" if place else memory.how
+        groups[memory.kind or "unknown", gone_at].append(at)
+    users: dict[int, list[LedgerGraph]] = defaultdict(list)
+    reads, writes = defaultdict[int, int](int), defaultdict[int, int](int)
+    for entry in ledger.graphs:
+        for use in entry.memory:
+            users[use.memory].append(entry)
+            reads[use.memory] += len(use.reads)
+            writes[use.memory] += len(use.writes)
+    rows = []
+    for (kind, gone_at), numbers in groups.items():
+        graphs = {id(entry): entry for at in numbers for entry in users[at]}
+        if graphs:
+            memories, of = [ledger.memory[at] for at in numbers], set(numbers)
+            rows.append(
+                MemoryRow(
+                    kind,
+                    tuple(memory.name for memory in memories if memory.name),
+                    len(numbers),
+                    sum(memory.bytes for memory in memories),
+                    len(graphs),
+                    sum(reads[at] for at in numbers),
+                    sum(writes[at] for at in numbers),
+                    gone_at,
+                    sum(stale_replays(entry, of) for entry in graphs.values()),
+                )
+            )
+    return tuple(sorted(rows, key=lambda row: (row.gone_at is None, -row.bytes)))
+
+
+def stale_replays(entry: LedgerGraph, memories: Container[int] | None = None) -> int:
+    """The replays of a graph since it first used memory, by default any, that had been given
+    back."""
+    firsts = [each.replay for each in entry.stale if memories is None or each.memory in memories]
+    return entry.replays - min(firsts) + 1 if firsts else 0
+
+
+def _frames(capture: Capture, memory: LedgerMemory) -> tuple[Frame, ...]:
+    return tuple(capture.frames[frame] for frame in memory.frames)
+
+
+def stale_findings(capture: Capture) -> Iterator[Finding]:
+    """Memory that was given back and then used by replays, by the line that gave it back."""
+    ledger = capture.ledger
+    assert ledger is not None
+    found: dict[tuple[object, ...], list[tuple[LedgerGraph, StaleReplay]]] = defaultdict(list)
+    for entry in ledger.graphs:
+        for stale in entry.stale:
+            memory = ledger.memory[stale.memory]
+            found[memory.how, memory.frames, memory.kind].append((entry, stale))
+    for (how, _, kind), uses in found.items():
+        numbers = dict.fromkeys(stale.memory for _, stale in uses)
+        memories = [ledger.memory[at] for at in numbers]
+        entries = list({id(entry): entry for entry, _ in uses}.values())
+        replays = sum(stale_replays(entry, set(numbers)) for entry in entries)
+        frames = _frames(capture, memories[0])
+        given_back = _GIVEN_BACK[str(how)] if frames else f"was {how}"
+        graphs = count_text(len(entries), "graph")
+        verb = "uses" if len(entries) == 1 else "use"
+        yield Finding(
+            INPUT_FREED_BEFORE_REPLAY,
+            f"memory that {graphs} {verb} {given_back}, and "
+            f"{count_text(replays, 'replay')} followed: {_named(memories)}",
+            frames or tuple(capture.frames[frame] for frame in uses[0][1].frames),
+            phase="replay",
+            fix=_FIX_OF_RESIZED
+            if how == "resized"
+            else _FIX_OF_PARAMETERS
+            if kind == "parameter"
+            else None,
+            evidence=tuple(_evidence(capture, uses)),
+            graphs=numbers_of(entries),
+        )
+
+
+def _named(memories: list[LedgerMemory]) -> str:
+    """``self.weight``, 4,096 bytes; and 3 more."""
+    first = max(memories, key=lambda memory: bool(memory.name))
+    name = f"`{first.name}`" if first.name else f"{first.bytes:,} bytes at {first.address:#x}"
+    return name + (f" and {len(memories) - 1:,} more" if len(memories) > 1 else "")
+
+
+def _evidence(capture: Capture, uses: list[tuple[LedgerGraph, StaleReplay]]) -> Iterator[str]:
+    """The ops that read and write it, and the first replay that did."""
+    for entry, stale in uses[:_SHOWN]:
+        use = next((use for use in entry.memory if use.memory == stale.memory), None)
+        graph = None if entry.graph is None else capture.graphs[entry.graph]
+        if use is None or graph is None:
+            continue
+        for nodes, verb in ((use.reads, "reads"), (use.writes, "writes")):
+            node = next((graph.nodes[at] for at in nodes if at < len(graph.nodes)), None)
+            if node is not None and node.origin is not None:
+                origin = capture.origins[node.origin]
+                place = place_of(tuple(capture.frames[frame] for frame in origin.frames))
+                module = f" of {origin.module}" if origin.module else ""
+                name = _named([capture.ledger.memory[stale.memory]]) if capture.ledger else ""
+                yield (
+                    f"node {node.id} of {graph.name}, {origin.op}{module} ({file_line(place)}), "
+                    f"{verb} {name}"
+                )
+    entry, stale = min(uses, key=lambda use: use[1].time_ns)
+    place = place_of(tuple(capture.frames[frame] for frame in stale.frames))
+    name = entry.owner if entry.graph is None else capture.graphs[entry.graph].name
+    yield f"the first replay since: number {stale.replay:,} of {name}, at {file_line(place)}"

@@ -1,0 +1,277 @@
+"""The report on the ranks of a program."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+from cgtool.analysis.ranks.differences import Difference, differences_of
+from cgtool.analysis.ranks.rank import Rank, ranks_of, ranks_text
+from cgtool.analysis.ranks.waits import Wait, waits_of
+from cgtool.analysis.reports import user_frames
+from cgtool.analysis.units import count_text
+from cgtool.findings import code
+from cgtool.model.capture import Capture, Frame
+from cgtool.model.failure import usage
+from cgtool.model.finding import Finding
+from cgtool.model.ledger import LedgerGraph, Process
+
+RANK_DIVERGENT_REPLAY = code("rank-divergent-replay")
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One rank."""
+
+    rank: int
+    pid: int
+    graphs: int
+    failed: int
+    nodes: int
+    """Of all graphs."""
+    collectives: int
+    replays: int
+    last_capture: str
+    last_replay: str
+    """The line that captured what was replayed last."""
+    in_replay: bool
+    """That replay has begun, and did not return."""
+    end: str
+    """``finished``, the error that ended it, or what else is known."""
+
+
+@dataclass(frozen=True)
+class RankGraphRow:
+    """A graph that ranks captured at the same line, with the same name, in the same order."""
+
+    owner: str
+    line: str
+    key: str
+    ranks: tuple[int, ...]
+    nodes: tuple[int, ...]
+    """This and the next two: the fewest and the most of a rank; one number if they are equal."""
+    collectives: tuple[int, ...]
+    replays: tuple[int, ...]
+    slowest: int | None
+    """The rank whose replays take longest: on the GPU with ``--times``, else on the host."""
+    slowest_ns: int | None
+    median_ns: int | None
+    """Of all ranks."""
+
+
+@dataclass(frozen=True)
+class StackRow:
+    """What a thread of some processes ran when nothing moved any more."""
+
+    processes: str
+    """``ranks 0-2``, or ``process 4711``."""
+    thread: str
+    frames: tuple[Frame, ...]
+    """Innermost first."""
+
+    @property
+    def is_main(self) -> bool:
+        return self.thread == "MainThread"
+
+    @property
+    def has_users_code(self) -> bool:
+        """Whether it runs more than Python and installed packages."""
+        return any("/lib/python3." not in frame.file for frame in user_frames(self.frames))
+
+
+@dataclass(frozen=True)
+class RanksReport:
+    """The screen of ``cgtool run --ranks``."""
+
+    command: str
+    simulated: bool
+    world_size: int
+    sentence: str
+    differences: tuple[Difference, ...]
+    waits: tuple[Wait, ...]
+    """When nothing moved any more (``--watchdog``)."""
+    stacks: tuple[StackRow, ...]
+    ranks: tuple[RankRow, ...]
+    graphs: tuple[RankGraphRow, ...]
+    notes: tuple[str, ...]
+
+
+def ranks_report(
+    captures: Sequence[Capture], command: str, names: Sequence[str] = ()
+) -> RanksReport:
+    """The ranks of a program, compared. Raises CgtoolError (exit 2) if there are none. ``names``:
+    the files of the captures."""
+    ranks = ranks_of(captures)
+    if not ranks:
+        raise usage(
+            "no rank was recorded",
+            why="a process has a rank if it calls torch.distributed.init_process_group, or if its "
+            "launcher sets RANK and WORLD_SIZE; older versions of cgtool did not record it",
+            fix="cgtool run -- torchrun --nproc-per-node N train.py",
+        )
+    differences, waits = differences_of(ranks), waits_of(ranks)
+    size = max(ranks[0].world_size, ranks[-1].number + 1)
+    return RanksReport(
+        command=command,
+        simulated=any(each.environment.simulated for each in captures),
+        world_size=size,
+        sentence=_sentence(ranks, differences, waits),
+        differences=differences,
+        waits=waits,
+        stacks=tuple(stack for each in captures for stack in _stacks(each, ranks)),
+        ranks=tuple(map(_row, ranks)),
+        graphs=tuple(_graph_rows(ranks)),
+        notes=(*_without_ranks(captures, names), *_notes(ranks, size)),
+    )
+
+
+def rank_findings(capture: Capture) -> Iterator[Finding]:
+    """The differences between the ranks of a program, as findings."""
+    ranks = ranks_of([capture])
+    for each in differences_of(ranks) if len(ranks) > 1 else ():
+        yield Finding(
+            RANK_DIVERGENT_REPLAY,
+            each.sentence,
+            each.frames,
+            phase="replay",
+            evidence=(*each.each, f"process group {each.group}"),
+        )
+
+
+def _sentence(
+    ranks: Sequence[Rank], differences: Sequence[Difference], waits: Sequence[Wait]
+) -> str:
+    if differences:
+        return differences[0].sentence
+    if waits:
+        return waits[0].sentence
+    early = [each for each in ranks if not each.is_complete]
+    if failed := [each for each in early if each.process.error]:
+        # The connections of the others end with it.
+        first = min(failed, key=lambda each: each.process.ended_ns or 0)
+        return (
+            f"rank {first.number} ended with {first.process.error}, after "
+            f"{count_text(sum(each.replays for each in first.graphs), 'replay')}"
+        )
+    if len(ranks) == 1:
+        return f"only rank {ranks[0].number} was recorded: there is nothing to compare it with"
+    same = "capture and replay the same collectives"
+    if not any(each.collective_bytes for rank in ranks for each in rank.graphs):
+        same = "have no collectives in their graphs"
+    return f"{count_text(len(ranks), 'rank')} {same}"
+
+
+def _stacks(capture: Capture, ranks: Sequence[Rank]) -> Iterator[StackRow]:
+    """Threads that run the same on several ranks are one."""
+    numbers = {id(each.process): each.number for each in ranks}
+    alike: defaultdict[tuple[str, tuple[int, ...]], list[Process]] = defaultdict(list)
+    for process in capture.ledger.processes if capture.ledger else ():
+        for thread in process.stacks:
+            alike[thread.name, thread.frames].append(process)
+    for (name, frames), processes in alike.items():
+        known = [numbers[id(each)] for each in processes if id(each) in numbers]
+        if numbers and not known:
+            continue  # what starts the ranks, and workers that load data
+        pids = ", ".join(f"process {each.pid}" for each in processes)
+        calls = tuple(capture.frames[frame] for frame in frames)
+        yield StackRow(ranks_text(known) if known else pids, name, calls)
+
+
+@dataclass(frozen=True)
+class HangReport:
+    """The screen of ``--watchdog``."""
+
+    sentence: str
+    ranks: RanksReport | None
+    """None if no process has a rank."""
+    stacks: tuple[StackRow, ...]
+    simulated: bool
+
+
+def hang_report(capture: Capture, command: str, seconds: float) -> HangReport:
+    """What is known of a program in which nothing moves any more. ``seconds``: for so long."""
+    ranks = ranks_of([capture])
+    return HangReport(
+        f"nothing was captured or replayed for {seconds:g} s; the program goes on",
+        ranks_report([capture], command) if ranks else None,
+        tuple(_stacks(capture, ranks)),
+        capture.environment.simulated,
+    )
+
+
+def _without_ranks(captures: Sequence[Capture], names: Sequence[str]) -> Iterator[str]:
+    for capture, name in zip(captures, names, strict=False):
+        processes = capture.ledger.processes if capture.ledger else ()
+        if all(each.rank is None for each in processes):
+            yield f"{name} has no rank: of another program, or saved by an older cgtool"
+
+
+def _notes(ranks: Sequence[Rank], size: int) -> Iterator[str]:
+    known = {each.number for each in ranks}
+    if missing := [number for number in range(size) if number not in known]:
+        yield f"not recorded, and not compared: {ranks_text(missing)} of {size:,}"
+    if unread := [each.number for each in ranks if each.unread]:
+        yield f"the nodes of some graphs of {ranks_text(unread)} were not recorded: not compared"
+
+
+def _row(rank: Rank) -> RankRow:
+    graphs, process = rank.graphs, rank.process
+    last = process.last_replays[-1:]
+    replayed = next((each for each in graphs if each.number in last), None)
+    end = "finished" if process.ended_ns is not None else "killed, or still running"
+    return RankRow(
+        rank.number,
+        process.pid,
+        graphs=sum(each.failure is None for each in graphs),
+        failed=sum(each.failure is not None for each in graphs),
+        nodes=sum(each.nodes or 0 for each in graphs),
+        collectives=sum(len(each.collective_bytes) for each in graphs),
+        replays=sum(each.replays for each in graphs),
+        last_capture=rank.line(graphs[-1]) if graphs else "",
+        last_replay=rank.line(replayed) if replayed else "",
+        in_replay=rank.in_replay is not None,
+        end=process.error or end,
+    )
+
+
+def _graph_rows(ranks: Sequence[Rank]) -> Iterator[RankGraphRow]:
+    alike: defaultdict[tuple[str, str, str, int], list[tuple[int, LedgerGraph]]]
+    alike = defaultdict(list)
+    for rank in ranks:
+        before = Counter[Hashable]()
+        for graph in rank.graphs:
+            if graph.failure is None and not graph.holds_a_pool:
+                name = graph.owner, rank.line(graph), graph.key
+                alike[*name, before[name]].append((rank.number, graph))
+                before[name] += 1
+    for (owner, place, key, _), graphs in alike.items():
+        times = {rank: time for rank, graph in graphs if (time := _mean_ns(graph)) is not None}
+        slowest = max(times, key=lambda rank: times[rank]) if len(times) > 1 else None
+        yield RankGraphRow(
+            owner,
+            place,
+            key,
+            tuple(rank for rank, _ in graphs),
+            _range(graph.nodes or 0 for _, graph in graphs),
+            _range(len(graph.collective_bytes) for _, graph in graphs),
+            _range(graph.replays for _, graph in graphs),
+            slowest,
+            None if slowest is None else times[slowest],
+            median_low(times.values()) if len(times) > 1 else None,
+        )
+
+
+def _mean_ns(graph: LedgerGraph) -> int | None:
+    if graph.timed_replays:
+        return graph.replay_gpu_ns // graph.timed_replays
+    later = graph.replays - 1
+    if later < 1 or graph.first_replay_host_ns is None:
+        return None
+    return (graph.replay_host_ns - graph.first_replay_host_ns) // later
+
+
+def _range(counts: Iterable[int]) -> tuple[int, ...]:
+    known = set(counts)
+    return tuple(sorted({min(known), max(known)}))

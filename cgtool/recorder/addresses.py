@@ -1,0 +1,189 @@
+"""The memory outside their pools that graphs use, for as long as they can be replayed.
+
+A graph keeps addresses, and no reference to what was there. The storages that its ops used from
+outside are followed by weak references, which run as soon as one is freed: so the line that frees
+it is known, and a replay costs nothing. Memory that graphs of ``torch.compile`` use is left out:
+PyTorch looks at it before each replay.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+
+from cgtool.model import clock
+from cgtool.model.journal import JournalWriter, MemoryGone, MemoryUsed, ReplayedStale
+from cgtool.observe.frames import Chain, call_user, frames_of
+from cgtool.observe.waiting import chain_or_waiting
+from cgtool.recorder import notes
+from cgtool.recorder.recorded_device import MemoryLife, RecordedDevice
+from cgtool.recorder.replays import GraphReplays
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import storage_key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cgtool.torch_compat.allocator import PoolSegment
+    from cgtool.torch_compat.storages import StorageRef
+
+_NAMING_NS = 2_000_000_000
+"""After so many nanoseconds in all, memory gets no names anymore."""
+_KINDS = {"parameter": "parameter", "state": "optimizer state"}
+"""By the kind of the path that leads to it."""
+
+
+class Memory:
+    """The memory of a storage."""
+
+    __slots__ = ("graphs", "is_gone", "life", "number", "ref")
+
+    life: MemoryLife
+
+    def __init__(self, number: int, ref: StorageRef) -> None:
+        self.number, self.ref = number, ref
+        self.graphs: set[GraphReplays] = set()
+        """Those that use it and can be replayed."""
+        self.is_gone = False
+
+
+def _lies_in(segments: Sequence[tuple[int, int]], address: int) -> bool:
+    """``segments``: their addresses and bytes, in order."""
+    before = bisect_right(segments, (address, sys.maxsize)) - 1
+    return before >= 0 and address < sum(segments[before])
+
+
+class Addresses:
+    """Follows the memory that the graphs of this process use."""
+
+    def __init__(self, device: RecordedDevice, journal: JournalWriter, patches: Patches) -> None:
+        self._device = device
+        self._journal = journal
+        self._numbers = itertools.count()
+        self._known: dict[int, Memory] = {}
+        """By ``storage_key``."""
+        self._is_collecting = self.is_over = False
+        self._naming_ns = 0
+        patches.wrap(torch.UntypedStorage, "resize_", self._resize)
+        gc.callbacks.append(self._collects)
+        patches.callback(gc.callbacks.remove, self._collects)
+
+    def renew(self) -> None:
+        """Start over: the journal is empty, and the graphs are those of another process."""
+        self._known.clear()
+        notes.pending.pop(notes.LOOK, None)
+
+    def captured(
+        self,
+        graph: GraphReplays,
+        storages: Sequence[StorageRef],
+        frame: FrameType,
+        segments: Sequence[PoolSegment],
+    ) -> list[int | None]:
+        """A graph uses these storages; ``frame`` has captured it. Their numbers: None for memory in
+        ``segments``, those of the pools of graphs, which keep it."""
+        # The addresses of simulated segments are not those of memory.
+        kept = [] if self._device.simulated else sorted(each[3:5] for each in segments)
+        new = [
+            Memory(next(self._numbers), ref)
+            for ref in storages
+            if not (ref.key in self._known or _lies_in(kept, ref.address))
+        ]
+        names = dict(self._names({memory.ref.key for memory in new}, frame)) if new else {}
+        for memory in new:
+            ref = memory.ref
+            self._known[ref.key] = memory
+            name = names.get(ref.key, ("", ""))
+            self._journal.append(MemoryUsed(memory.number, ref.address, ref.bytes, *name))
+        memories = [self._known.get(ref.key) for ref in storages]
+        graph.memory = [memory for memory in memories if memory is not None]
+        for memory in graph.memory:
+            memory.graphs.add(graph)
+        for memory in new:
+            memory.life = self._device.follow(memory.ref, self._when_gone(memory))
+        if graph.memory and self._device.simulated:
+            notes.pending[notes.LOOK] = {}
+        return [None if memory is None else memory.number for memory in memories]
+
+    def ended(self, graph: GraphReplays) -> None:
+        """A graph is replayed no more."""
+        memories, graph.memory, graph.stale = graph.memory, [], []
+        for memory in memories:
+            memory.graphs.discard(graph)
+            if not memory.graphs:
+                self._known.pop(memory.ref.key, None)
+
+    def look(self, graph: GraphReplays) -> None:
+        """Look whether the memory that a graph uses is still there."""
+        for memory in list(graph.memory):
+            memory.life.look()
+
+    def replayed(self, graph: GraphReplays, time_ns: int, frame: FrameType) -> None:
+        """A graph was replayed while ``notes.LOOK`` was set; ``frame`` called it."""
+        if self._device.simulated:
+            self.look(graph)
+        stale, graph.stale = graph.stale, []
+        if stale:
+            frames = frames_of(chain_or_waiting(frame))
+            for memory in stale:
+                count = graph.cells[0]
+                self._journal.append(
+                    ReplayedStale(graph.number, memory.number, time_ns, count, frames)
+                )
+        if not (self._device.simulated or any(self._stale())):
+            notes.pending.pop(notes.LOOK, None)
+
+    def _stale(self) -> Iterator[GraphReplays]:
+        for memory in list(self._known.values()):
+            yield from (graph for graph in list(memory.graphs) if graph.stale)
+
+    def _when_gone(self, memory: Memory) -> Callable[[str, Chain, int], None]:
+        def gone(how: str, chain: Chain, time_ns: int) -> None:
+            if self.is_over or memory.is_gone or not memory.graphs:
+                return
+            with self._journal.protected():
+                memory.is_gone = True
+                if how == "freed" and self._is_collecting:
+                    how = "collected"
+                self._journal.append(MemoryGone(memory.number, time_ns, how, frames_of(chain)))
+                # Its key is that of another storage soon; other graphs may use that.
+                self._known.pop(memory.ref.key, None)
+                for graph in list(memory.graphs):
+                    graph.stale.append(memory)
+                notes.pending[notes.LOOK] = {}
+
+        return gone
+
+    def _collects(self, phase: str, _info: dict[str, Any]) -> None:
+        self._is_collecting = phase == "start"
+
+    def _resize(self, original: Any, storage: torch.UntypedStorage, size: int) -> Any:
+        result = call_user(original, storage, size)
+        memory = self._known.get(storage_key(storage))
+        if memory is not None and storage.data_ptr() != memory.ref.address:
+            chain = chain_or_waiting(sys._getframe())
+            self._when_gone(memory)("resized", chain, clock.time_ns())
+        return result
+
+    def _names(self, keys: set[int], frame: FrameType) -> Iterator[tuple[int, tuple[str, str]]]:
+        """The names and kinds of storages, by key."""
+        # Most programs never capture.
+        from cgtool.observe.script.names import everything_named, stack_of
+        from cgtool.observe.tensors import key_of
+
+        began, left = clock.perf_counter_ns(), set(keys)
+        for named in everything_named(stack_of(frame)):
+            if not left or self._naming_ns + clock.perf_counter_ns() - began > _NAMING_NS:
+                break
+            if issubclass(type(named.value), torch.Tensor):
+                key = key_of(named.value)
+                if key in left:
+                    left.discard(key)
+                    yield key, (named.text, _KINDS.get(named.kind, "variable"))
+        self._naming_ns += clock.perf_counter_ns() - began

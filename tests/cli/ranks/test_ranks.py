@@ -1,0 +1,319 @@
+"""``cgtool run --ranks`` and ``--watchdog``, on programs of torchrun on the simulated device."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cgtool.analysis.ranks.differences import differences_of
+from cgtool.analysis.ranks.rank import called_by, ranks_of, ranks_text
+from cgtool.analysis.ranks.waits import waits_of
+from cgtool.findings import page
+from cgtool.model import capture_file
+from cgtool.model.capture import Capture
+from cgtool.model.journal import LOG, process_files
+from cgtool.model.ledger import COMPILE, Ledger
+
+HERE = Path(__file__).parent
+REPLACE = msgspec.structs.replace
+DIFFERENCES = {
+    "skips_a_capture": "did not capture the graph of divergent.py:{dist.all_gather(}",
+    "misses_a_collective": "captured 7 nodes, the others 8: all_reduce #3 of 2 (divergent.py:",
+    "other_order": "#1 is all_reduce of 64 B float32 (divergent.py:",
+    "other_size": "has 64 B of float32 instead of 32 B of float32",
+    "other_dtype": "has 16 B of float16 instead of 32 B of float32",
+    "other_kind": "broadcast #1 (divergent.py:",
+    "other_root": "has root 1 instead of 0",
+    "captures_again": " again, and the others did not",
+    "capture_fails": "which the others did: AcceleratorError: CUDA error: operation not permitted",
+    "replays_less": "2 times, the others 3",
+    "replays_in_another_order": "as replay 3 of the group, the others that of divergent.py:",
+    "deadlock": "each waits for the other",
+}
+"""What is said of each scenario of divergent.py."""
+
+
+def command(*arguments: object, ranks: int, program: Sequence[object]) -> list[str]:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    cgtool = [sys.executable, "-m", "cgtool", "run", "--device", "simulated"]
+    return [*cgtool, *map(str, arguments), "--", *torchrun, *map(str, program)]
+
+
+def run(
+    *arguments: object, ranks: int, program: Sequence[object], folder: Path
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments, ranks=ranks, program=program),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def divergent(folder: Path) -> tuple[Capture, dict[str, str]]:
+    """A run of ranks that differ, and the process group of each scenario."""
+    program = HERE / "divergent.py", *DIFFERENCES
+    done = run("-q", "-o", "divergent.cgt", ranks=4, program=program, folder=folder)
+    assert done.returncode == 0, done.stderr
+    lines = (line.split() for line in done.stdout.splitlines())
+    groups = {words[0]: words[1] for words in lines if words and words[0] in DIFFERENCES}
+    return capture_file.read(folder / "divergent.cgt"), groups
+
+
+@pytest.fixture(scope="module")
+def correct(folder: Path) -> Capture:
+    """A run of five programs that do nothing wrong."""
+    done = run("-o", "correct.cgt", ranks=4, program=[HERE / "correct.py"], folder=folder)
+    assert done.returncode == 0, done.stderr
+    # The numbers are right: the collectives of a graph run in each replay.
+    assert done.stdout.count("is right") == 4
+    assert "rank-divergent-replay" not in done.stderr
+    return capture_file.read(folder / "correct.cgt")
+
+
+@pytest.mark.parametrize("scenario", DIFFERENCES)
+def test_the_first_difference_is_named(scenario: str, divergent) -> None:
+    capture, groups = divergent
+    differences = differences_of(ranks_of([capture]))
+    of_group = [each for each in differences if each.group.split()[0] == groups[scenario]]
+    assert len(of_group) == 1, differences
+    said = DIFFERENCES[scenario]
+    if "{" in said:
+        start, _, line = said.partition("{")
+        source = (HERE / "divergent.py").read_text().splitlines()
+        number = next(at for at, text in enumerate(source, 1) if line.rstrip("}") in text)
+        said = f"{start}{number}"
+    assert said in of_group[0].sentence
+    odd = "rank 0 runs" if scenario == "deadlock" else "rank 3 "
+    assert of_group[0].sentence.startswith(odd)
+    assert of_group[0].frames, "it is at a line"
+
+
+def test_correct_programs_have_no_differences(correct: Capture) -> None:
+    ranks = ranks_of([correct])
+    assert [rank.number for rank in ranks] == [0, 1, 2, 3]
+    assert differences_of(ranks) == ()
+    assert waits_of(ranks) == ()
+
+
+def test_collectives_are_nodes_with_their_kind_size_and_communicator(correct: Capture) -> None:
+    rank = ranks_of([correct])[0]
+    graph = next(each for each in rank.graphs if len(each.collective_bytes) == 2)
+    for number, each in enumerate(called_by(rank, graph)):
+        assert (each.kind, each.dtype, each.bytes) == ("all_reduce", "float32", 64)
+        assert each.waits
+        assert each.communicator.ranks == (0, 1)
+        origin = correct.origins[each.origin or 0]
+        assert (origin.op, origin.module) == ("c10d::allreduce_", str(number))
+    assert graph.nodes == len(correct.graphs[graph.graph or 0].nodes) == 4
+    kinds = {each.kind for of in ledger_of(correct).collectives for each in of.each}
+    assert kinds == {"all_reduce", "send", "recv", "all_to_all"}
+
+
+def test_the_screen_and_its_json(divergent, cgtool, folder: Path) -> None:
+    file = folder / "divergent.cgt"
+    code, screen, _ = cgtool("run", file, "--ranks")
+    assert code == 0
+    assert "rank 3 captured 7 nodes, the others 8" in screen
+    report = json.loads(cgtool("run", file, "--ranks", "--format", "json")[1])
+    assert report["schema"] == "cgtool-ranks"
+    assert [row["graphs"] for row in report["ranks"]] == [17, 17, 17, 16]
+    assert [row["end"] for row in report["ranks"]] == ["finished"] * 4
+    findings = json.loads(cgtool("run", file, "--format", "json")[1])["findings"]
+    assert sum(each["code"] == "rank-divergent-replay" for each in findings) == len(DIFFERENCES)
+
+
+def changed(capture: Capture, folder: Path, **ranks: Any) -> list[Path]:
+    """A file for each rank, as each of them would have saved it alone. ``ranks``: changes of their
+    ledgers, by ``rank0`` and so on; None: there is no file."""
+    files: list[Path] = []
+    assert capture.ledger is not None
+    for rank in ranks_of([capture]):
+        changes = ranks.get(f"rank{rank.number}", {})
+        if changes is None:
+            continue
+        graphs = tuple(REPLACE(each, process=0, same_as=None) for each in rank.graphs)
+        own = {"processes": (rank.process,), "graphs": graphs, "pools": ()}
+        ledger = REPLACE(capture.ledger, **{**own, "command": ("python", "train.py"), **changes})
+        files.append(folder / f"rank{rank.number}.cgt")
+        capture_file.write(files[-1], REPLACE(capture, ledger=ledger))
+    return files
+
+
+def test_files_of_ranks_are_compared(divergent, cgtool, tmp_path: Path) -> None:
+    changed(divergent[0], tmp_path)
+    together = json.loads(cgtool("run", tmp_path, "--format", "json")[1])
+    expected = differences_of(ranks_of([divergent[0]]))
+    assert [each["sentence"] for each in together["differences"]] == [
+        each.sentence for each in expected
+    ]
+
+
+def test_a_missing_rank_is_named(divergent, cgtool, tmp_path: Path) -> None:
+    changed(divergent[0], tmp_path, rank3=None)
+    code, screen, _ = cgtool("run", tmp_path)
+    assert code == 0
+    assert "3 ranks capture and replay the same collectives" in screen
+    assert "not recorded, and not compared: rank 3 of 4" in screen
+
+
+def ledger_of(capture: Capture) -> Ledger:
+    assert capture.ledger is not None
+    return capture.ledger
+
+
+def test_bad_files_of_ranks(divergent, cgtool, tmp_path: Path) -> None:
+    capture = divergent[0]
+
+    def said(name: str, **ranks: Any) -> str:
+        folder = tmp_path / name
+        folder.mkdir()
+        changed(capture, folder, **ranks)
+        code, _, error = cgtool("run", folder)
+        assert code == 2
+        return str(error)
+
+    processes = [each.process for each in ranks_of([capture])]
+    twice = {"processes": (REPLACE(processes[1], rank=0),)}
+    assert "two of the files have rank 0" in said("twice", rank1=twice)
+    other = {"command": ("python", "eval.py")}
+    assert "different programs: `train.py` and `eval.py`" in said("other", rank2=other)
+    larger = {"processes": (REPLACE(processes[3], world_size=8),)}
+    assert "some of 4 processes, others of 8" in said("larger", rank3=larger)
+    older = {
+        f"rank{rank}": {"processes": (REPLACE(each, rank=None, world_size=None),)}
+        for rank, each in enumerate(processes)
+    }
+    assert "no rank was recorded" in said("older", **older)
+    (tmp_path / "none").mkdir()
+    code, _, error = cgtool("run", tmp_path / "none")
+    assert code == 2
+    assert "is not a folder of `cgtool run`" in error
+    (folder := tmp_path / "damaged").mkdir()
+    (file,) = changed(capture, folder, rank1=None, rank2=None, rank3=None)
+    file.write_bytes(file.read_bytes()[:-100])
+    assert "not a readable capture file" in cgtool("run", folder)[2]
+
+
+def test_a_file_of_an_older_version_is_left_out(divergent, cgtool, tmp_path: Path) -> None:
+    process = ranks_of([divergent[0]])[1].process
+    older = {"processes": (REPLACE(process, rank=None, world_size=None),)}
+    changed(divergent[0], tmp_path, rank1=older)
+    code, screen, _ = cgtool("run", tmp_path)
+    assert code == 0
+    assert "rank1.cgt has no rank" in " ".join(screen.split())
+
+
+def test_clocks_that_differ_change_nothing(divergent, tmp_path: Path) -> None:
+    """Times count from the start of a command, by the clock of its machine."""
+    captures = []
+    for file in changed(divergent[0], tmp_path):
+        capture = capture_file.read_ledger(file, capture_file.Sharing())
+        ledger = ledger_of(capture)
+        late = 10**13 * len(captures)
+        processes = tuple(
+            REPLACE(each, began_ns=each.began_ns + late, ended_ns=(each.ended_ns or 0) + late)
+            for each in ledger.processes
+        )
+        captures.append(REPLACE(capture, ledger=REPLACE(ledger, processes=processes)))
+    expected = [each.sentence for each in differences_of(ranks_of([divergent[0]]))]
+    assert [each.sentence for each in differences_of(ranks_of(captures))] == expected
+
+
+def test_ranks_that_were_ended_are_not_behind(divergent, tmp_path: Path) -> None:
+    """Of a run that was killed, some have captured and replayed more than others."""
+    capture = divergent[0]
+    ledger = ledger_of(capture)
+    killed = tuple(REPLACE(each, ended_ns=None) for each in ledger.processes)
+    groups = divergent[1]
+    before = tuple(each for each in ledger.graphs if each.collective_bytes)
+    ended = REPLACE(capture, ledger=REPLACE(ledger, processes=killed, graphs=before))
+    sentences = {each.group.split()[0] for each in differences_of(ranks_of([ended]))}
+    assert groups["replays_less"] not in sentences
+    assert groups["other_size"] in sentences
+
+
+def test_each_rank_decides_when_it_records_graphs_of_compiled_code(divergent) -> None:
+    ledger = ledger_of(divergent[0])
+    graphs = tuple(REPLACE(each, owner=COMPILE) for each in ledger.graphs)
+    compiled = REPLACE(divergent[0], ledger=REPLACE(ledger, graphs=graphs))
+    assert differences_of(ranks_of([compiled])) == ()
+
+
+def test_names_of_ranks() -> None:
+    assert ranks_text([3]) == "rank 3"
+    assert ranks_text([5, 0, 1, 2]) == "ranks 0-2, 5"
+
+
+HANGS = {
+    "replays_less": "rank 0 waits in replay 3 of the graph of hanging.py:18 for rank 1, which has "
+    "begun 2",
+    "two_communicators": "rank 1 waits in replay 1 of the graph of hanging.py:18 for rank 0, which "
+    "has begun none",
+    "crossed_in_a_graph": "each waits for the other",
+}
+
+
+@pytest.mark.parametrize("scenario", ["replays_less", "crossed_in_a_graph"])
+def test_a_hang_is_reported_while_the_program_goes_on(scenario: str, tmp_path: Path) -> None:
+    arguments = "--watchdog", 2, "--ranks", "-o", "hang.cgt"
+    program = HERE / "hanging.py", scenario
+    with subprocess.Popen(
+        command(*arguments, ranks=2, program=program),
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+    ) as process:
+        assert process.stderr is not None
+        lines: list[str] = []
+        for line in process.stderr:
+            lines.append(line)
+            if line.startswith("   1"):  # the last rank of the table
+                break
+        assert process.poll() is None
+        (folder,) = tmp_path.glob(".cgtool-run-*")
+        # Torchrun would wait half a minute for them.
+        for pid, _log in process_files(folder, LOG):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        lines += process.stderr
+    text = "".join(lines)
+    assert "nothing was captured or replayed for 2 s; the program goes on" in text
+    assert text.count("nothing was captured") == 1
+    assert HANGS[scenario] in text
+    assert f"in {scenario}\n" in text, "the stacks"
+    saved = capture_file.read(tmp_path / "hang.cgt")
+    stacks = [each.stacks for each in ledger_of(saved).processes if each.rank is not None]
+    assert all(stacks)
+
+
+def test_a_first_collective_in_a_capture_is_named(tmp_path: Path) -> None:
+    document = page("nccl-first-call-in-capture")
+    assert document is not None
+    (tmp_path / "wrong.py").write_text(document.examples["wrong"])
+    command = [sys.executable, "-m", "cgtool", "run", "--device", "simulated", "wrong.py"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=120)
+    (graph,) = ledger_of(capture_file.read(tmp_path / "wrong-run.cgt")).graphs
+    assert graph.diagnosis is not None
+    assert graph.diagnosis.code == "nccl-first-call-in-capture"

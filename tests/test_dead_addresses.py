@@ -1,0 +1,69 @@
+"""`cgtool run` finds replays that use memory which was given back: on the simulated device, and on
+a GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cgtool.analysis.ledger_report import ledger_report
+from cgtool.model import capture_file
+from cgtool.torch_compat import op_watch
+from tests import dead_addresses
+
+DEVICES = ["simulated", pytest.param("cuda", marks=pytest.mark.gpu)]
+FILE = Path(dead_addresses.__file__)
+NAMES = [each.__name__ for each in dead_addresses.PROGRAMS]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """By device: the report of each program."""
+    known: dict[str, dict] = {}
+
+    def of(device: str) -> dict:
+        if device not in known:
+            folder = tmp_path_factory.mktemp(device)
+            if device == "cuda" and not op_watch.library().is_file():
+                op_watch.build()  # memory is followed where ops are noted in C++
+            command = [sys.executable, "-m", "tests.dead_addresses", str(folder)]
+            command += ["simulated"] * (device == "simulated")
+            done = subprocess.run(
+                command, cwd=FILE.parent.parent, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            known[device] = {
+                name: ledger_report(capture_file.read(folder / f"{name}.cgt")) for name in NAMES
+            }
+        return known[device]
+
+    return of
+
+
+def marked(name: str, mark: str) -> int:
+    """The line of a program, or of what it calls, that ends with a mark."""
+    lines = FILE.read_text().splitlines()
+    start = lines.index(f"def {name}():")
+    for at in [*range(start, len(lines)), *range(start)]:
+        if lines[at].endswith(f"# {mark}"):
+            return at + 1
+        if at > start and lines[at].startswith("@program"):
+            break
+    return next(at + 1 for at, line in enumerate(lines) if line.endswith(f"# {mark}"))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_replay_uses_after_it_was_given_back(name: str, device: str, reports) -> None:
+    report = reports(device)[name]
+    found = [each for each in report.findings if each.code == "input-freed-before-replay"]
+    if name.startswith("right_"):
+        assert not found, found
+        return
+    (finding,) = found
+    assert finding.frames[0].line == marked(name, "gone"), finding
+    used = f"({FILE.name}:{marked(name, 'used')})"
+    assert any(used in line for line in finding.evidence), (used, finding)

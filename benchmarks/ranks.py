@@ -2,7 +2,7 @@
 
 `planted`: the twelve differences of tests/cli/ranks/divergent.py, each named at its line; `hangs`:
 the five hangs of tests/cli/ranks/hanging.py, each with the rank that the others wait for, and how
-long after its timeout that is said; `correct`: five programs that differ only where they may, of
+long after its timeout that is said; `correct`: six programs that differ only where they may, of
 which nothing is said; `files`: the files of 64 ranks with 2,000 graphs each, compared in 10 s and
 1 GB. No GPU is needed. Exit code 3 when a target is missed.
 """
@@ -42,10 +42,10 @@ from cgtool.model.ledger import (  # noqa: E402
 from tests.cli.ranks.test_ranks import DIFFERENCES, HERE, command  # noqa: E402
 
 HANGS = {
-    "replays_less": "for rank {odd}, which has begun 2",
+    "replays_less": "for rank {odd}, which began 2 replays",
     "two_communicators": "rank {odd} waits in replay 1",
     "crossed_in_a_graph": "each waits for the other",
-    "runs_eagerly": "for rank {odd}, which has begun 1",
+    "runs_eagerly": "for rank {odd}, which began 1 replay",
     "raises": "ended with ValueError: no more data at hanging.py:",
 }
 TIMEOUT_S, AFTER_S = 5, 10
@@ -148,8 +148,10 @@ def _capture_of(rank: int) -> Capture:
     )
     nodes = tuple(Node(at, "op", origin=at % 64, call=at) for at in range(64))
     tensor_parallel = rank // 8 * 8
-    communicators = Communicator(str(rank // 8), tuple(range(tensor_parallel, tensor_parallel + 8)))
-    each = tuple(Collective("all_reduce", 0, "bfloat16", None, 0, True, at) for at in range(64))
+    communicator = Communicator(str(rank // 8), tuple(range(tensor_parallel, tensor_parallel + 8)))
+    each = tuple(
+        Collective("all_reduce", communicator, "bfloat16", None, True, at) for at in range(64)
+    )
     graphs: list[LedgerGraph] = []
     for number in range(GRAPHS):
         # Where it is missing, the sequence is another one.
@@ -188,7 +190,6 @@ def _capture_of(rank: int) -> Capture:
             0,
             processes=(process,),
             graphs=tuple(graphs),
-            communicators=(communicators,),
             collectives=(Collectives(each), Collectives(each[:7] + each[8:])),
         ),
     )

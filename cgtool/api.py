@@ -84,14 +84,14 @@ class LoadedCapture:
         from cgtool.analysis.graph_choice import chosen, listed
 
         given = facts if name is None else {"name": name, **facts}
-        found, every = chosen(self.capture, line, given)
-        if len(found) == 1 and (index := found[0].graph) is not None:
-            return self.graphs[index]
+        found = chosen(self.capture, line, given)
+        if len(found) == 1:
+            return self.graphs[found[0]]
         shown = given if line is None else {"line": line, **given}
         terms = ", ".join(f"{term}={value!r}" for term, value in shown.items())
         head = f"{count_text(len(found), 'graph')}{' with ' if terms else ''}{terms}"
-        there = ":" if found else "; there are:" if every else "; there is none"
-        text = f"{head}{there}{listed(self.capture, found or every)}"
+        there = ":" if found else "; there are:" if self.graphs else "; there is none"
+        text = f"{head}{there}{listed(self.capture, found or range(len(self.graphs)))}"
         raise GraphNotFoundError(visible_lines(text))
 
     @cached_property

@@ -240,19 +240,17 @@ class Selection(Rows[NodeRow]):
         known = {row.stream for row in self if row.stream is not None}
         return tuple(map(self._graph.stream_name, sorted(known)))
 
-    def before(self, other: Selection, *, every: bool = False) -> Relation:
-        """Whether each node of ``other`` runs after at least one of these, by a path of edges; with
-        ``every``, after all of these. False if there are none here or there."""
-        return self._ordered("before", other, every)
+    def before(self, other: Selection) -> Relation:
+        """Whether each node of ``other`` runs after at least one of these, by a path of edges.
+        False if there are none here or there."""
+        answers = self._graph.reach.waits(other._ids, self._ids)
+        problem = f"no path from any node{self._with} to "
+        return other._relation("before", self, answers, problem)
 
-    def after(self, other: Selection, *, every: bool = False) -> Relation:
-        """Whether each of these runs after at least one node of ``other``, or after all."""
-        return other._ordered("after", self, every)
-
-    def _ordered(self, name: str, later: Selection, every: bool) -> Relation:
-        answers = self._graph.reach.waits(later._ids, self._ids, every=every)
-        problem = f"no path from {'every' if every else 'any'} node{self._with} to "
-        return later._relation(name, self, answers, problem)
+    def after(self, other: Selection) -> Relation:
+        """Whether each of these runs after at least one node of ``other``."""
+        answers = self._graph.reach.waits(self._ids, other._ids)
+        return self._relation("after", other, answers, f"no path from any node{other._with} to ")
 
     def parallel_to(self, other: Selection) -> Relation:
         """Whether each of these can run at the same time as at least one node of ``other``: there
@@ -269,11 +267,6 @@ class Selection(Rows[NodeRow]):
         pairs = [" and ".join(map(self._graph.text, pair)) for pair in gaps]
         problem = f"no path between {count_text(len(gaps), 'pair')} of nodes{self._with}"
         return Relation("in sequence", problem, pairs)
-
-    def on_stream(self, stream: str | int) -> Relation:
-        """Whether all were captured on this stream: its name or number."""
-        kept = self._graph.matching((f"stream={stream}",))
-        return self._relation(f"on stream {stream}", self, [kept[at] for at in self._ids], "")
 
     def edges_to(self, other: Selection) -> Rows[EdgeRow]:
         """The edges that lead from one of these straight to a node of ``other``."""

@@ -258,6 +258,15 @@ def right_loaded_in_place():
 
 
 @program
+def right_swapped_and_back():
+    engine = Engine()
+    other = nn.Parameter(torch.zeros(16, 8, device="cuda"), requires_grad=False)
+    for _ in range(2):
+        torch.utils.swap_tensors(engine.model.up.weight, other)
+        engine.step()
+
+
+@program
 def right_sleep_keeps_addresses():
     engine = Engine()
     saved = {name: value.cpu() for name, value in engine.model.state_dict().items()}
@@ -338,6 +347,21 @@ def right_output_of_another_graph():
     hidden = None
     first.replay()
     second.replay()
+
+
+@program
+def right_memory_comes_back():
+    # As an engine sleeps, or FSDP frees what it has gathered.
+    engine = Engine()
+    engine.step()
+    storage = engine.model.up.weight.untyped_storage()
+    size, address, saved = storage.nbytes(), storage.data_ptr(), engine.model.up.weight.clone()
+    storage.resize_(0)
+    storage.resize_(size)
+    if storage.data_ptr() != address:
+        return
+    engine.model.up.weight.copy_(saved)
+    engine.step()
 
 
 @program

@@ -332,7 +332,7 @@ def test_the_types_of_the_api(tmp_path):
         "nodes: Rows[NodeRow] = graph.nodes[1:]\n"
         "size: int = capture.pools[0].reserved_bytes\n"
         "gemms: Selection = graph.kernels('*gemm*', stream=1)(line='m.py:3')\n"
-        "order: Relation = gemms.before(graph.ops('add'), every=True)\n"
+        "order: Relation = gemms.before(graph.ops('add'))\n"
         "kinds: list[str] = [each.kind for each in gemms.edges_to(graph.nodes)]\n"
         "count: int = gemms.count\n"
         "found: CheckResult = cgtool.check('m.py:build')\n"

@@ -3,6 +3,7 @@ a GPU."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests import dead_addresses
 
 DEVICES = ["simulated", pytest.param("cuda", marks=pytest.mark.gpu)]
 FILE = Path(dead_addresses.__file__)
+ROOT = FILE.parent.parent
 NAMES = [each.__name__ for each in dead_addresses.PROGRAMS]
 
 
@@ -67,3 +69,26 @@ def test_what_a_replay_uses_after_it_was_given_back(name: str, device: str, repo
     assert finding.frames[0].line == marked(name, "gone"), finding
     used = f"({FILE.name}:{marked(name, 'used')})"
     assert any(used in line for line in finding.evidence), (used, finding)
+
+
+def test_replays_are_counted_for_each_memory(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(
+        """
+import torch
+
+first, second = ([torch.ones(4, device="cuda")] for _ in range(2))
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    out = first[0] + second[0]
+first.clear()
+for _ in range(10):
+    graph.replay()
+second.clear()
+for _ in range(5):
+    graph.replay()
+"""
+    )
+    command = [sys.executable, "-m", "cgtool", "run", "-q", "--device", "simulated", "two.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    report = ledger_report(capture_file.read(tmp_path / "two-run.cgt"))
+    assert [row.stale_replays for row in report.memory] == [15, 5]

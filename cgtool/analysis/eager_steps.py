@@ -69,14 +69,10 @@ def sentence_of_steps(capture: Capture, ledger: Ledger) -> str | None:
         return None
     replays = sum(each.replays for each in _whole_steps(capture, ledger))
     replays += sum(each.runs for each in ledger.step_runs if each.in_pieces)
-    parts = [
-        f"{count:,} {label}" if count < eager else f"all {label}"
-        for label, count in labels.most_common(_LABELS)
-    ]
-    if rest := sum(count for _, count in labels.most_common()[_LABELS:]):
-        parts.append(f"{rest:,} for other reasons")
-    steps = f"{replays:,} of {replays + eager:,} steps ran in graphs"
-    return f"{steps}; {eager:,} ran eagerly: {', '.join(parts)}"
+    known = [(label, count) for label, count in labels.most_common() if label]
+    shown = ", ".join(f"{count:,} {label}" for label, count in known[:_LABELS])
+    ran = f"{replays:,} of {replays + eager:,} steps ran in graphs; {eager:,} ran eagerly"
+    return f"{ran}: {shown}" if shown else ran
 
 
 def _whole_steps(capture: Capture, ledger: Ledger) -> Iterator[LedgerGraph]:
@@ -117,9 +113,7 @@ class _Runs:
     def __init__(self, runs: StepRuns, captured: Sequence[_Captured]) -> None:
         self.runs = runs
         self._dimensions = _dimensions(runs.call.sizes or ())
-        self._captured = [
-            each for each in captured if each.dimensions.keys() == self._dimensions.keys()
-        ]
+        self._captured = captured
         self.notes = dict(zip(runs.names, runs.values, strict=False))
         self.texts = tuple(f"{name} {text}" for name, text in runs.texts)
 
@@ -127,7 +121,8 @@ class _Runs:
     def _larger(self) -> tuple[str, int] | None:
         """The first dimension that is larger than any that is captured, and the largest."""
         for name, value in self._dimensions.items():
-            largest = max((each.dimensions[name] for each in self._captured), default=value)
+            captured = (each.dimensions.get(name, 0) for each in self._captured)
+            largest = max(captured, default=0) or value
             if value > largest:
                 return name, largest
         return None
@@ -151,7 +146,8 @@ class _Runs:
         fitting = [
             each
             for each in self._captured
-            if all(each.dimensions[name] >= value for name, value in self._dimensions.items())
+            if each.dimensions.keys() == self._dimensions.keys()
+            and all(each.dimensions[name] >= value for name, value in self._dimensions.items())
         ]
         best = min(fitting, key=lambda each: each.elements, default=None)
         return None if best is None or not best.sizes else _text(best.sizes[0])
@@ -165,10 +161,10 @@ class _Runs:
             return f"with {self._too_large}, the largest that is captured"
         if self.served_by is not None:
             return "that a captured size would have served"
-        if self.runs.call.sizes is None:
-            return "with sizes that were too many to keep"
+        if self.runs.call.sizes is None:  # they were too many to keep
+            return ""
         if not self._dimensions:
-            return "with no arguments that say why"
+            return "whose arguments say no size (`cgtool.note` does)"
         return "with other arguments than those captured"
 
     @property

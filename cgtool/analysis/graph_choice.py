@@ -3,44 +3,55 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.graph.select import in_lines
 from cgtool.analysis.units import count_text
 from cgtool.model.capture import Capture
-from cgtool.model.ledger import UNSEEN, LedgerGraph
+from cgtool.model.ledger import LedgerGraph
 
 Fact = str | float
 _LISTED = 20
 
 
-class Candidate(NamedTuple):
-    """A graph, or a capture of a run without nodes."""
+def chosen(capture: Capture, line: str | None, facts: Mapping[str, Fact]) -> list[int]:
+    """The graphs with these facts that the line captured, or called what did, by index. Raises
+    CgtoolError for a line that is not FILE:LINE."""
+    is_there = None if line is None else in_lines(line)
+    found = []
+    for index, entry in enumerate(_entries(capture)):
+        frames = () if entry is None else entry.frames
+        # What was noted before a capture is its key.
+        noted = entry.key.split(", ") if entry else ()
+        known = _facts(capture, index, entry)
+        if (is_there is None or any(is_there(capture.frames[at]) for at in frames)) and all(
+            value in known.get(name, ()) or f"{name} {value}" in noted
+            for name, value in facts.items()
+        ):
+            found.append(index)
+    return found
 
-    graph: int | None
-    """Its index."""
-    entry: LedgerGraph | None
-    facts: Mapping[str, list[Fact]]
-    """What it can be chosen by, without its line."""
+
+def listed(capture: Capture, which: Sequence[int]) -> str:
+    """A line for each of these graphs."""
+    entries = _entries(capture)
+    lines = [_text(capture, at, entries[at]) for at in which]
+    if len(lines) > _LISTED:
+        lines[_LISTED:] = [f"and {len(lines) - _LISTED} more"]
+    return "".join(f"\n  {line}" for line in lines)
 
 
-def candidates(capture: Capture) -> list[Candidate]:
-    """All graphs, and the captures without nodes."""
+def _entries(capture: Capture) -> list[LedgerGraph | None]:
     entries = () if capture.ledger is None else capture.ledger.graphs
     of_graph = {entry.graph: entry for entry in entries}
-    known = [(index, of_graph.get(index)) for index in range(len(capture.graphs))]
-    return [
-        Candidate(index, entry, _facts(capture, index, entry))
-        for index, entry in (*known, *((None, each) for each in entries if each.graph is None))
-    ]
+    return [of_graph.get(index) for index in range(len(capture.graphs))]
 
 
-def _facts(capture: Capture, index: int | None, entry: LedgerGraph | None) -> dict[str, list[Fact]]:
+def _facts(capture: Capture, index: int, entry: LedgerGraph | None) -> dict[str, list[Fact]]:
+    """What a graph can be chosen by, without its line."""
     facts: dict[str, list[Fact]] = defaultdict(list)
-    if index is not None:
-        facts["name"] = [capture.graphs[index].name]
+    facts["name"] = [capture.graphs[index].name]
     if entry is not None:
         facts |= {"owner": [entry.owner], "number": [entry.number]}
         facts |= {"key": [entry.key]} if entry.key else {}
@@ -50,47 +61,12 @@ def _facts(capture: Capture, index: int | None, entry: LedgerGraph | None) -> di
     return facts
 
 
-def chosen(
-    capture: Capture, line: str | None, facts: Mapping[str, Fact]
-) -> tuple[list[Candidate], list[Candidate]]:
-    """The graphs with these facts that the line captured, or called what did; and all candidates.
-    Raises CgtoolError for a line that is not FILE:LINE."""
-    every = candidates(capture)
-    is_there = None if line is None else in_lines(line)
-
-    def is_meant(each: Candidate) -> bool:
-        frames = () if each.entry is None else each.entry.frames
-        # What was noted before a capture is its key.
-        noted = each.entry.key.split(", ") if each.entry else ()
-        return (is_there is None or any(is_there(capture.frames[at]) for at in frames)) and all(
-            value in each.facts.get(name, ()) or f"{name} {value}" in noted
-            for name, value in facts.items()
-        )
-
-    return [each for each in every if each.graph is not None and is_meant(each)], every
-
-
-def listed(capture: Capture, which: list[Candidate]) -> str:
-    """A line for each of them."""
-    lines = [_text(capture, each) for each in which]
-    if len(lines) > _LISTED:
-        lines[_LISTED:] = [f"and {len(lines) - _LISTED} more"]
-    return "".join(f"\n  {line}" for line in lines)
-
-
-def _text(capture: Capture, each: Candidate) -> str:
+def _text(capture: Capture, index: int, entry: LedgerGraph | None) -> str:
     words = []
-    for name, values in each.facts.items():
+    for name, values in _facts(capture, index, entry).items():
         shown = (f"{value:g}" if isinstance(value, float) else repr(value) for value in values)
         words.append(f"{name}={' or '.join(shown)}")
-    entry = each.entry
-    if each.graph is not None:
-        words.append(count_text(len(capture.graphs[each.graph].nodes), "node"))
-    elif entry is not None:
-        is_old = entry.owner == UNSEEN
-        words.append(
-            "captured before the recording" if is_old else entry.failure or "without nodes"
-        )
+    words.append(count_text(len(capture.graphs[index].nodes), "node"))
     if entry is not None and entry.frames:
         words.append(f"captured at {file_line(capture.frames[entry.frames[0]])}")
     return ", ".join(words)

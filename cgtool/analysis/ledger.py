@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -52,6 +52,7 @@ from cgtool.model.journal import (
     Journal,
     Lost,
     Machine,
+    MemoryBack,
     MemoryGone,
     MemoryUsed,
     NodeFailed,
@@ -60,7 +61,6 @@ from cgtool.model.journal import (
     Ranked,
     Ready,
     Replayed,
-    ReplayedStale,
     Skipped,
     Stacks,
     StepCaptured,
@@ -76,7 +76,6 @@ from cgtool.model.ledger import (
     UNSEEN,
     CodeCall,
     Collectives,
-    Communicator,
     Compile,
     DeviceAllocation,
     Diagnosis,
@@ -92,7 +91,6 @@ from cgtool.model.ledger import (
     ReplayMoment,
     ReplayPlace,
     Skip,
-    StaleReplay,
     StepRuns,
     ThreadStack,
 )
@@ -101,12 +99,9 @@ Moments = Callable[[Path, int], Iterable[tuple[int, int]]]
 """Given the log of a process and the number of a graph: times of the system clock (ns), and how
 many replays of the graph there were."""
 
-_AS_RECORDED = set(Captured.__struct_fields__).intersection(LedgerGraph.__struct_fields__) - {
-    "number", "owner", "frames", "diagnosis",
-}  # fmt: skip
-"""Fields that the record of a capture and the ledger share."""
-
-
+_MOMENTS = "time_ns", "began_ns", "ended_ns", "gone_ns"
+"""Fields that are by the system clock in a record."""
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 _NOT_ENDED = "the process ended during the capture"
 
 
@@ -120,8 +115,7 @@ class _Tables:
     pools: dict[tuple[int, tuple[int, int]], int] = field(default_factory=dict)
     """By process and id."""
     distributed: set[int] = field(default_factory=set)
-    """The origins that are ops of ``torch.distributed``."""
-    communicators: dict[Communicator, int] = field(default_factory=dict)
+    """The origins that are collectives."""
     collectives: dict[Collectives, int] = field(default_factory=dict)
     sharing: Sharing = field(default_factory=Sharing)
 
@@ -146,8 +140,7 @@ class _ProcessLedger:
     """The captures that succeeded."""
     contents: dict[int, Contents] = field(default_factory=dict)
     places: dict[int, dict[tuple[int, ...], int]] = field(default_factory=dict)
-    notes: dict[int, Noted] = field(default_factory=dict)
-    eager: dict[int, StepRan] = field(default_factory=dict)
+    notes: dict[int, Noted | StepRan] = field(default_factory=dict)
     step_runs: list[StepRuns] = field(default_factory=list)
     skips: Counter[str] = field(default_factory=Counter)
     events: list[Event] = field(default_factory=list)
@@ -157,6 +150,8 @@ class _ProcessLedger:
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
     memory: dict[int, LedgerMemory] = field(default_factory=dict)
     """By the number that the process gave it, as in the graphs."""
+    gone: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By the number of memory that was given back: ``MemoryGone.replays``."""
     lost: list[str] = field(default_factory=list)
     incomplete: bool = False
     """Captures may be among what was lost."""
@@ -166,146 +161,96 @@ class _ProcessLedger:
     """Where the frames, origins and functions of this process are in the capture."""
     origins: list[int] = field(default_factory=list)
     functions: list[int] = field(default_factory=list)
-    communicators: list[int] = field(default_factory=list)
 
     def read(self, journal: Journal) -> None:
         for record in journal.records():
             match record:
                 case Began():
-                    self.process = Process(
-                        record.pid,
-                        record.parent,
-                        record.command,
-                        self._since(record.time_ns),
-                        forked=record.forked,
-                        rank=record.rank,
-                        world_size=record.world_size,
-                    )
+                    self.process = self._new(Process, record)
                     if record.simulated:
                         # All that is known if the process ends before ``Machine`` is written.
                         self.environment = Environment(device="simulated", simulated=True)
-                case Ranked() if self.process is not None:
-                    self.process = msgspec.structs.replace(
-                        self.process, rank=record.rank, world_size=record.world_size
-                    )
+                case Ranked() | Finished() if self.process is not None:
+                    self.process = self._with(self.process, record)
                 case Stacks() if self.process is not None:
                     stacks = tuple(
                         ThreadStack(name, self.tables.frame_indices(frames))
                         for name, frames in record.threads
                     )
-                    self.process = msgspec.structs.replace(self.process, stacks=stacks)
+                    self.process = msgspec.structs.replace(
+                        self.process, stacks=stacks, begun=record.begun
+                    )
                 case Machine():
                     self.environment = record.environment
                 case Tables():
                     self._add(record)
                 case Capturing():
-                    self.graphs[record.number] = LedgerGraph(
-                        self.number,
-                        record.number,
-                        record.owner,
-                        key=record.key,
-                        because=record.because,
-                        frames=self.tables.frame_indices(record.frames),
-                        thread=record.thread,
-                        mode=record.mode,
-                        stream=record.stream,
-                        began_ns=self._since(record.time_ns),
-                        failure=_NOT_ENDED,
-                    )
+                    self.graphs[record.number] = self._new(LedgerGraph, record, failure=_NOT_ENDED)
+                case Unseen():
+                    self.graphs[record.number] = self._new(LedgerGraph, record, owner=UNSEEN)
                 case Captured():
                     self._captured(record)
                 case GraphRead():
                     self._read_graph(record)
                 case MemoryUsed():
-                    self.memory[record.number] = LedgerMemory(
-                        self.number, record.address, record.bytes, record.name, record.kind
-                    )
+                    self.memory[record.number] = self._new(LedgerMemory, record)
                 case MemoryGone() if record.number in self.memory:
+                    self.memory[record.number] = self._with(self.memory[record.number], record)
+                    self.gone[record.number] = record.replays
+                case MemoryBack() if self.gone.pop(record.number, None) is not None:
+                    memory = self.memory[record.number]
                     self.memory[record.number] = msgspec.structs.replace(
-                        self.memory[record.number],
-                        gone_ns=self._since(record.time_ns),
-                        how=record.how,
-                        frames=self.tables.frame_indices(record.frames),
+                        memory, gone_ns=None, how="", frames=()
                     )
-                case ReplayedStale() if (entry := self.graphs.get(record.number)) is not None:
-                    stale = StaleReplay(
-                        record.memory,
-                        self._since(record.time_ns),
-                        record.replay,
-                        self.tables.frame_indices(record.frames),
-                    )
-                    self._change(record.number, stale=(*entry.stale, stale))
-                case Unseen():
-                    self.graphs[record.number] = LedgerGraph(
-                        self.number, record.number, UNSEEN, began_ns=self._since(record.time_ns)
-                    )
-                case Noted():
+                case Noted() | StepRan():
                     self.notes[record.number] = record
                 case StepCaptured() if (entry := self.graphs.get(record.number)) is not None:
                     calls = tuple(map(self._call, record.calls))
                     key = entry.key or record.key
                     self._change(record.number, step=record.step, calls=calls, key=key)
-                case StepRan():
-                    self.eager[record.number] = record
                 case Pools():
                     self._read_pools(record)
                 case Replayed():
                     frames = self.tables.frame_indices(record.frames)
                     self.places.setdefault(record.number, {})[frames] = record.seen
                 case Stepped():
-                    is_whole = record.whole is not None
-                    self._change(record.number, stepped=not is_whole, whole=record.whole)
-                case NodeFailed():
-                    self._change(record.number, node_failure=record.failure)
-                case GraphEnded():
-                    self._change(
-                        record.number, end=record.end, ended_ns=self._since(record.time_ns)
-                    )
+                    self._change(record.number, stepped=record.whole is None, whole=record.whole)
+                case NodeFailed() | GraphEnded():
+                    self._change(record.number, **self._fields(record, LedgerGraph))
                 case Skipped():
                     self.skips[record.reason] += 1
                 case Lost():
                     self.lost.append(record.reason)
                     self.incomplete |= record.captures
                 case Happened():
-                    self.events.append(
-                        Event(
-                            self.number,
-                            record.name,
-                            self._since(record.time_ns),
-                            self.tables.frame_indices(record.frames),
-                            record.replays,
-                        )
-                    )
+                    self.events.append(self._new(Event, record))
                 case Compiled():
-                    self.compiles.append(
-                        Compile(
-                            self.number,
-                            self._since(record.time_ns),
-                            record.duration_ns,
-                            record.compiler,
-                            record.name,
-                            record.because,
-                            self.tables.frame_indices(record.frames),
-                        )
-                    )
+                    self.compiles.append(self._new(Compile, record))
                 case FollowsAllocations():
                     self.follows_allocations = True
                 case Allocated():
-                    self.allocations.append(
-                        DeviceAllocation(
-                            self.number,
-                            self._since(record.time_ns),
-                            record.bytes,
-                            record.device,
-                            self.tables.frame_indices(record.frames),
-                        )
-                    )
-                case Finished() if self.process is not None:
-                    ended = self._since(record.time_ns)
-                    self.process = msgspec.structs.replace(
-                        self.process, ended_ns=ended, error=record.error
-                    )
+                    self.allocations.append(self._new(DeviceAllocation, record))
         self._count(journal.counters())
+
+    def _fields(self, record: msgspec.Struct, of: type[msgspec.Struct]) -> dict[str, Any]:
+        """The fields that a record and a struct of the ledger share, in the units of the ledger."""
+        fields: dict[str, Any] = {}
+        for name in set(record.__struct_fields__).intersection(of.__struct_fields__):
+            value = getattr(record, name)
+            if name == "frames":
+                value = self.tables.frame_indices(value)
+            elif name in _MOMENTS:
+                value = self._since(value)
+            fields[name] = value
+        return fields
+
+    def _new(self, of: type[_Struct], record: msgspec.Struct, **fields: Any) -> _Struct:
+        if "process" in of.__struct_fields__:
+            fields["process"] = self.number
+        return of(**fields, **self._fields(record, of))
+
+    def _with(self, entry: _Struct, record: msgspec.Struct) -> _Struct:
+        return msgspec.structs.replace(entry, **self._fields(record, type(entry)))
 
     def add_moments(self, seen: Callable[[int], Iterable[tuple[int, int]]]) -> None:
         """``seen``: ``Moments`` of this process, by the number of a graph."""
@@ -318,6 +263,12 @@ class _ProcessLedger:
             if between:
                 self._change(number, moments=between)
 
+    def add_ready(self, ready: Ready, journal: Journal) -> None:
+        """The output has matched: of any process."""
+        time_ns, replays = self._since(ready.time_ns), ready.replays.get(journal.log.stem, 0)
+        event = Event(self.number, READY, time_ns, replays=replays, output=ready.output)
+        self.events.append(event)
+
     def _call(self, call: CallOfCode) -> CodeCall:
         (code,) = self.tables.frame_indices((call.code,))
         return CodeCall(call.name, code, call.sizes)
@@ -325,7 +276,7 @@ class _ProcessLedger:
     def _since(self, time_ns: int) -> int:
         return max(time_ns - self.started_ns, 0)
 
-    def _change(self, number: int, **changes: object) -> None:
+    def _change(self, number: int, /, **changes: object) -> None:
         if number in self.graphs:
             self.graphs[number] = msgspec.structs.replace(self.graphs[number], **changes)
 
@@ -340,24 +291,19 @@ class _ProcessLedger:
             )
             self.origins.append(tables.origins.setdefault(moved, len(tables.origins)))
             op = origin.op or ""
-            if op.startswith(("c10d::", "_c10d_functional::")) and "wait_tensor" not in op:
+            if op.startswith("c10d::") and not op.startswith(("c10d::send", "c10d::recv")):
                 tables.distributed.add(self.origins[-1])
         for function in new.functions:
             self.functions.append(tables.functions.setdefault(function, len(tables.functions)))
-        for each in new.communicators:
-            known = tables.communicators
-            self.communicators.append(known.setdefault(each, len(known)))
 
     def _captured(self, record: Captured) -> None:
         if record.pool is not None:
             self.tables.pool_index(self.number, record.pool)  # numbered in order of captures
-        changes = {name: getattr(record, name) for name in _AS_RECORDED} | {"diagnosis": None}
+        changes = self._fields(record, LedgerGraph)
         if (cause := record.diagnosis) is not None:
-            frames = self.tables.frame_indices(cause.frames)
-            changes["diagnosis"] = Diagnosis(cause.code, cause.reason, cause.fix, frames)
-        if record.frames:
-            frames = self.tables.frame_indices(record.frames)
-            changes |= {"owner": record.owner, "frames": frames}
+            changes["diagnosis"] = self._new(Diagnosis, cause)
+        if not record.frames:
+            del changes["owner"], changes["frames"]
         self._change(record.number, **changes)
         self.ops_in_python.append(record.ops_in_python)
         if record.failure is None:
@@ -373,7 +319,7 @@ class _ProcessLedger:
                 cgtool_ns=entry.cgtool_ns + record.cgtool_ns,
                 nodes=len(record.nodes),
                 collectives=self._collectives(record),
-                collective_bytes=record.collective_bytes,
+                collective_bytes=tuple(size for _, size in record.collectives),
                 memory=record.uses,
             )
 
@@ -386,13 +332,13 @@ class _ProcessLedger:
             (node.call, node.origin) for node in nodes if node.origin in self.tables.distributed
         )
         # One that launches nothing has no node, and then it is not known which one it is.
-        places: Sequence[int | None] = [None] * len(record.collectives)
-        if len(calls) == len(places):
-            places = [origin for _call, origin in calls]
-        replace = msgspec.structs.replace
+        are_known = len(calls) == len(record.collectives)
+        places: list[int | None] = (
+            [origin for _call, origin in calls] if are_known else [None] * len(record.collectives)
+        )
         collectives = tuple(
-            replace(each, communicator=self.communicators[each.communicator], origin=place)
-            for each, place in zip(record.collectives, places, strict=True)
+            msgspec.structs.replace(each, origin=place)
+            for (each, _size), place in zip(record.collectives, places, strict=False)
         )
         known = self.tables.collectives
         return known.setdefault(Collectives(collectives), len(known))
@@ -400,15 +346,10 @@ class _ProcessLedger:
     def _read_pools(self, record: Pools) -> None:
         by_pool: dict[tuple[int, int], list[PoolStream]] = defaultdict(list)
         for sizes in record.sizes:
-            of_stream = {name: getattr(sizes, name) for name in PoolStream.__struct_fields__}
-            by_pool[sizes.pool].append(PoolStream(**of_stream))
+            by_pool[sizes.pool].append(self._new(PoolStream, sizes))
         for id, streams in by_pool.items():
-            self.pools[id] = LedgerPool(
-                self.number,
-                self.tables.pool_index(self.number, id),
-                self._since(record.time_ns),
-                tuple(streams),
-            )
+            at, read_ns = self.tables.pool_index(self.number, id), self._since(record.time_ns)
+            self.pools[id] = LedgerPool(self.number, at, read_ns, tuple(streams))
 
     def _renumbered(self, node: Node) -> Node:
         """The node with the origin and the function of the merged capture."""
@@ -436,8 +377,13 @@ class _ProcessLedger:
         for number in uncounted:
             self._change(number, uncounted=True)
         if self.process is not None and self.process.rank is not None:
+            # A hang after which more was replayed is over.
+            hangs = counters.begun == self.process.begun
             self.process = msgspec.structs.replace(
-                self.process, begun=counters.begun, last_replays=counters.last_replays
+                self.process,
+                begun=counters.begun,
+                last_replays=counters.last_replays,
+                stacks=self.process.stacks if hangs else (),
             )
         if self.process is not None and any(counters.gpu_ns):
             inside_ns, outside_ns = counters.gpu_ns
@@ -487,38 +433,23 @@ class _ProcessLedger:
                 self.lost.append(
                     f"only {timed:,} of {count_text(replays, 'replay')} have a GPU time"
                 )
-        noted: dict[int, list[NotedReplays]] = defaultdict(list)
         if uncounted_notes := sum(number >= len(counters.notes) for number in self.notes):
-            self.lost.append(
-                f"{count_text(uncounted_notes, 'note')} of replays could not be counted"
-            )
+            self.lost.append(f"the counts of {count_text(uncounted_notes, 'note')} were not kept")
+        noted: dict[int, list[NotedReplays]] = defaultdict(list)
         for number, record in self.notes.items():
-            if number < len(counters.notes) and (count := counters.notes[number][0]):
-                numbers, texts = _split(record.values)
-                names, values = tuple(numbers), tuple(numbers.values())
+            count = counters.notes[number][0] if number < len(counters.notes) else 0
+            if not count:
+                continue
+            numbers, texts = _split(record.values)
+            names, values = tuple(numbers), tuple(numbers.values())
+            if isinstance(record, Noted):
                 noted[record.graph].append(NotedReplays(names, values, count, texts))
+                continue
+            call, frames = self._call(record.call), self.tables.frame_indices(record.frames)
+            of = self.number, record.step, call, frames, count
+            self.step_runs.append(StepRuns(*of, names, values, texts, record.in_pieces))
         for number, notes in noted.items():
             self._change(number, notes=tuple(notes))
-        if uncounted_runs := sum(number >= len(counters.steps) for number in self.eager):
-            self.lost.append(
-                f"{count_text(uncounted_runs, 'kind')} of eager steps could not be counted"
-            )
-        for number, run in self.eager.items():
-            if number < len(counters.steps) and (count := counters.steps[number][0]):
-                numbers, texts = _split(run.values)
-                self.step_runs.append(
-                    StepRuns(
-                        self.number,
-                        run.step,
-                        self._call(run.call),
-                        self.tables.frame_indices(run.frames),
-                        count,
-                        tuple(numbers),
-                        tuple(numbers.values()),
-                        texts,
-                        run.in_pieces,
-                    )
-                )
         unseen = sum(graph.owner == UNSEEN for graph in self.graphs.values())
         if unseen:
             self.lost.append(
@@ -567,6 +498,8 @@ def merge(
             incomplete = True
             continue
         processes.append(process)
+        if ready is not None:
+            process.add_ready(ready, journal)
         incomplete |= process.incomplete
         reasons += (f"process {process.process.pid}: {reason}" for reason in process.lost)
     if not processes and not reasons:
@@ -585,11 +518,12 @@ def merge(
         for number in sorted(process.graphs):
             entry, contents = process.graphs[number], process.contents.get(number)
             captured = process.captured.get(number)
-            entry = msgspec.structs.replace(
-                entry,
-                memory=tuple(_at(each, at) for each in entry.memory if each.memory in at),
-                stale=tuple(_at(each, at) for each in entry.stale if each.memory in at),
+            uses = tuple(
+                MemoryUse(at[memory], reads, writes, process.gone.get(memory, {}).get(number))
+                for memory, reads, writes, _ in map(msgspec.structs.astuple, entry.memory)
+                if memory in at
             )
+            entry = msgspec.structs.replace(entry, memory=uses)
             if contents is not None and captured is not None:
                 if entry.owner == CALLABLES and not entry.key:
                     key = _phase(contents[0], origins)
@@ -638,10 +572,7 @@ def merge(
             ),
             events=tuple(
                 sorted(
-                    (
-                        *(event for process in processes for event in process.events),
-                        *_ready(ready, command, len(processes)),
-                    ),
+                    (event for process in processes for event in process.events),
                     key=lambda event: event.time_ns,
                 )
             ),
@@ -650,7 +581,6 @@ def merge(
             followed_allocations=bool(processes)
             and all(each.follows_allocations for each in processes),
             step_runs=tuple(runs for each in processes for runs in each.step_runs),
-            communicators=tuple(tables.communicators),
             collectives=tuple(tables.collectives),
             pools=tuple(pool for each in processes for pool in each.pools.values()),
             memory=tuple(memory),
@@ -661,26 +591,11 @@ def merge(
     return msgspec.structs.replace(capture, graphs=tuple(_named(capture)))
 
 
-_OfMemory = TypeVar("_OfMemory", MemoryUse, StaleReplay)
-
-
-def _at(entry: _OfMemory, places: Mapping[int, int]) -> _OfMemory:
-    """The entry with the place of its memory in the ledger, by the number of its process."""
-    return msgspec.structs.replace(entry, memory=places[entry.memory])
-
-
 def _streams(graphs: Sequence[Graph]) -> Iterator[Stream]:
     """By their number in a graph: those of two graphs need not be the same streams."""
     known = (node.stream for graph in graphs for node in graph.nodes)
     for number in range(1 + max((each for each in known if each is not None), default=-1)):
         yield Stream(number, f"stream {number}" if number else "capture stream")
-
-
-def _ready(ready: Ready | None, command: Command, processes: int) -> Iterator[Event]:
-    if ready is not None and processes:
-        time_ns = max(ready.time_ns - command.started_ns, 0)
-        process = 0 if processes == 1 else None
-        yield Event(process, READY, time_ns, replays=ready.replays, output=ready.output)
 
 
 def _named(capture: Capture) -> Iterator[Graph]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,8 +79,8 @@ def allocations_of(capture: Capture) -> list[Happening] | None:
 
 def first_times(ledger: Ledger) -> dict[str, dict[int, int]]:
     """When each event first occurred, by name and process: in the process itself, or else in the
-    one that started it, or else in the program as a whole. Processes without any are left out."""
-    first: dict[str, dict[int | None, int]] = defaultdict(dict)
+    one that started it. Processes without any are left out."""
+    first: dict[str, dict[int, int]] = defaultdict(dict)
     for event in ledger.events:
         first[event.name].setdefault(event.process, event.time_ns)
     by_pid: dict[int, int] = {}
@@ -92,8 +92,7 @@ def first_times(ledger: Ledger) -> dict[str, dict[int, int]]:
     for name, own in first.items():
         times = found[name] = {}
         for number, parent in enumerate(parents):
-            inherited = own.get(None) if parent is None else times.get(parent, own.get(None))
-            time_ns = own.get(number, inherited)
+            time_ns = own.get(number, None if parent is None else times.get(parent))
             if time_ns is not None:
                 times[number] = time_ns
     return found
@@ -108,17 +107,7 @@ def since(times: Mapping[int, int], happenings: Sequence[Happening]) -> list[Hap
 
 def counts_since(ledger: Ledger, happenings: Sequence[Happening]) -> dict[str, int]:
     """How much happened after each event, by its name."""
-    sorted_times: dict[int, list[int]] = defaultdict(list)
-    for time_ns, process in sorted((each.time_ns, each.process) for each in happenings):
-        sorted_times[process].append(time_ns)
-    return {
-        name: sum(
-            len(theirs) - bisect_right(theirs, times[process])
-            for process, theirs in sorted_times.items()
-            if process in times
-        )
-        for name, times in first_times(ledger).items()
-    }
+    return {name: len(since(times, happenings)) for name, times in first_times(ledger).items()}
 
 
 # --- between events
@@ -130,7 +119,7 @@ class EventRow:
     before."""
 
     process: int | None
-    """None if the program has only one, or if the event is of all processes."""
+    """None if the program has only one."""
     time_ns: int
     """From the start of the command."""
     name: str | None
@@ -156,8 +145,8 @@ def event_rows(capture: Capture, ledger: Ledger) -> tuple[EventRow, ...]:
     return tuple(sorted(rows, key=lambda row: (row.time_ns, row.process or 0)))
 
 
-def _rows(capture: Capture, ledger: Ledger, process: int | None) -> Iterator[EventRow]:
-    graphs = [each for each in ledger.graphs if process in (None, each.process)]
+def _rows(capture: Capture, ledger: Ledger, process: int) -> Iterator[EventRow]:
+    graphs = [each for each in ledger.graphs if each.process == process]
     events = [each for each in ledger.events if each.process == process]
     times = [event.time_ns for event in events]
 
@@ -165,7 +154,7 @@ def _rows(capture: Capture, ledger: Ledger, process: int | None) -> Iterator[Eve
         """What happened before each event, and after the last."""
         found: list[list[Happening]] = [[] for _ in range(len(events) + 1)]
         for each in happenings or ():
-            if process in (None, each.process):
+            if each.process == process:
                 found[bisect_left(times, each.time_ns)].append(each)
         return found
 
@@ -176,7 +165,7 @@ def _rows(capture: Capture, ledger: Ledger, process: int | None) -> Iterator[Eve
         for each in ledger.memory
         if each.gone_ns is not None
     )
-    ended_ns = None if process is None else ledger.processes[process].ended_ns
+    ended_ns = ledger.processes[process].ended_ns
     # One that was killed may have gone on after the command.
     end_ns = max(ledger.wall_ns if ended_ns is None else ended_ns, times[-1])
     is_counted = not any(each.uncounted for each in graphs)

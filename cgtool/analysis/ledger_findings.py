@@ -232,12 +232,12 @@ def _errors(entries: Iterable[LedgerGraph]) -> tuple[str, ...]:
 
 
 def _empty(capture: Capture, line: LineGraphs) -> Iterator[Finding]:
-    """Graphs of the program's own without a node. Of compiled code and of graphed callables, a part
-    may have nothing to launch."""
+    """Graphs of the program's own without a node, that were replayed: others keep a pool alive. Of
+    compiled code and of graphed callables, a part may have nothing to launch."""
     empty = [
         each
         for each in line.entries
-        if each.graph is not None and not capture.graphs[each.graph].nodes
+        if each.replays and each.graph is not None and not capture.graphs[each.graph].nodes
     ]
     if empty and line.owner not in (COMPILE, CALLABLES):
         yield _about(

@@ -14,7 +14,7 @@ from cgtool.analysis.units import count_text
 from cgtool.findings import code
 from cgtool.model.capture import Capture, Frame
 from cgtool.model.finding import Finding
-from cgtool.model.ledger import Ledger, LedgerGraph, LedgerMemory, StaleReplay
+from cgtool.model.ledger import Ledger, LedgerGraph, LedgerMemory, MemoryUse
 
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
 
@@ -42,6 +42,7 @@ class MemoryRow:
     kind: str
     """``parameter``, ``optimizer state``, ``variable``; ``unknown`` if no name leads to it."""
     names: tuple[str, ...]
+    """The largest first."""
     count: int
     """How many storages."""
     bytes: int
@@ -53,7 +54,7 @@ class MemoryRow:
     gone_at: str | None
     """``freed at engine.py:40``; None for memory that was there until its graphs ended."""
     stale_replays: int
-    """Replays of graphs that use it since then."""
+    """Replays of graphs that use it, since memory of theirs was first given back."""
 
 
 def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
@@ -76,7 +77,8 @@ def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
     for (kind, gone_at), numbers in groups.items():
         graphs = {id(entry): entry for at in numbers for entry in users[at]}
         if graphs:
-            memories, of = [ledger.memory[at] for at in numbers], set(numbers)
+            memories = [ledger.memory[at] for at in numbers]
+            memories.sort(key=lambda memory: -memory.bytes)
             rows.append(
                 MemoryRow(
                     kind,
@@ -87,17 +89,16 @@ def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
                     sum(reads[at] for at in numbers),
                     sum(writes[at] for at in numbers),
                     gone_at,
-                    sum(stale_replays(entry, of) for entry in graphs.values()),
+                    sum(_replays_since(entry, numbers) for entry in graphs.values()),
                 )
             )
     return tuple(sorted(rows, key=lambda row: (row.gone_at is None, -row.bytes)))
 
 
-def stale_replays(entry: LedgerGraph, memories: Container[int] | None = None) -> int:
-    """The replays of a graph since it first used memory, by default any, that had been given
-    back."""
-    firsts = [each.replay for each in entry.stale if memories is None or each.memory in memories]
-    return entry.replays - min(firsts) + 1 if firsts else 0
+def _replays_since(entry: LedgerGraph, memories: Container[int]) -> int:
+    """The replays of a graph since the first of these memories was given back."""
+    until = (use.replays for use in entry.memory if use.memory in memories)
+    return entry.replays - min((each for each in until if each is not None), default=entry.replays)
 
 
 def _frames(capture: Capture, memory: LedgerMemory) -> tuple[Frame, ...]:
@@ -108,16 +109,16 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
     """Memory that was given back and then used by replays, by the line that gave it back."""
     ledger = capture.ledger
     assert ledger is not None
-    found: dict[tuple[object, ...], list[tuple[LedgerGraph, StaleReplay]]] = defaultdict(list)
+    found: dict[tuple[object, ...], list[tuple[LedgerGraph, MemoryUse]]] = defaultdict(list)
     for entry in ledger.graphs:
-        for stale in entry.stale:
-            memory = ledger.memory[stale.memory]
-            found[memory.how, memory.frames, memory.kind].append((entry, stale))
+        for use in entry.memory:
+            if use.replays is not None and entry.replays > use.replays:
+                memory = ledger.memory[use.memory]
+                found[memory.how, memory.frames, memory.kind].append((entry, use))
     for (how, _, kind), uses in found.items():
-        numbers = dict.fromkeys(stale.memory for _, stale in uses)
-        memories = [ledger.memory[at] for at in numbers]
+        memories = [ledger.memory[at] for at in dict.fromkeys(use.memory for _, use in uses)]
         entries = list({id(entry): entry for entry, _ in uses}.values())
-        replays = sum(stale_replays(entry, set(numbers)) for entry in entries)
+        replays = sum(_replays_since(entry, [use.memory for _, use in uses]) for entry in entries)
         frames = _frames(capture, memories[0])
         given_back = _GIVEN_BACK[str(how)] if frames else f"was {how}"
         graphs = count_text(len(entries), "graph")
@@ -126,7 +127,7 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
             INPUT_FREED_BEFORE_REPLAY,
             f"memory that {graphs} {verb} {given_back}, and "
             f"{count_text(replays, 'replay')} followed: {_named(memories)}",
-            frames or tuple(capture.frames[frame] for frame in uses[0][1].frames),
+            frames or _replaying(capture, entries[0]),
             phase="replay",
             fix=_FIX_OF_RESIZED
             if how == "resized"
@@ -138,6 +139,12 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
         )
 
 
+def _replaying(capture: Capture, entry: LedgerGraph) -> tuple[Frame, ...]:
+    """The calls that lead to most replays of a graph."""
+    place = max(entry.replayed_at, key=lambda place: place.seen, default=None)
+    return () if place is None else tuple(capture.frames[frame] for frame in place.frames)
+
+
 def _named(memories: list[LedgerMemory]) -> str:
     """``self.weight``, 4,096 bytes; and 3 more."""
     first = max(memories, key=lambda memory: bool(memory.name))
@@ -145,25 +152,27 @@ def _named(memories: list[LedgerMemory]) -> str:
     return name + (f" and {len(memories) - 1:,} more" if len(memories) > 1 else "")
 
 
-def _evidence(capture: Capture, uses: list[tuple[LedgerGraph, StaleReplay]]) -> Iterator[str]:
-    """The ops that read and write it, and the first replay that did."""
-    for entry, stale in uses[:_SHOWN]:
-        use = next((use for use in entry.memory if use.memory == stale.memory), None)
-        graph = None if entry.graph is None else capture.graphs[entry.graph]
-        if use is None or graph is None:
+def _evidence(capture: Capture, uses: list[tuple[LedgerGraph, MemoryUse]]) -> Iterator[str]:
+    """The ops that read and write it, and the replays that did."""
+    for entry, use in uses[:_SHOWN]:
+        if entry.graph is None:
             continue
+        graph = capture.graphs[entry.graph]
         for nodes, verb in ((use.reads, "reads"), (use.writes, "writes")):
             node = next((graph.nodes[at] for at in nodes if at < len(graph.nodes)), None)
             if node is not None and node.origin is not None:
                 origin = capture.origins[node.origin]
                 place = place_of(tuple(capture.frames[frame] for frame in origin.frames))
                 module = f" of {origin.module}" if origin.module else ""
-                name = _named([capture.ledger.memory[stale.memory]]) if capture.ledger else ""
+                name = _named([capture.ledger.memory[use.memory]]) if capture.ledger else ""
                 yield (
                     f"node {node.id} of {graph.name}, {origin.op}{module} ({file_line(place)}), "
                     f"{verb} {name}"
                 )
-    entry, stale = min(uses, key=lambda use: use[1].time_ns)
-    place = place_of(tuple(capture.frames[frame] for frame in stale.frames))
+    entry, use = uses[0]
     name = entry.owner if entry.graph is None else capture.graphs[entry.graph].name
-    yield f"the first replay since: number {stale.replay:,} of {name}, at {file_line(place)}"
+    chains = (tuple(capture.frames[at] for at in each.frames) for each in entry.replayed_at)
+    lines = list(dict.fromkeys(file_line(place_of(chain)) for chain in chains))[:_SHOWN]
+    by = f", which {' and '.join(lines)} replay" if lines else ""
+    by += "s" * (len(lines) == 1)
+    yield f"the first replay since: number {(use.replays or 0) + 1:,} of {name}{by}"

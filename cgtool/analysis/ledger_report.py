@@ -4,7 +4,7 @@ graph), and findings."""
 from __future__ import annotations
 
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -21,12 +21,12 @@ from cgtool.analysis.ledger_findings import (
     ledger_findings,
     reserved_text,
 )
-from cgtool.analysis.ledger_memory import MemoryRow, memory_rows, stale_replays
+from cgtool.analysis.ledger_memory import MemoryRow, memory_rows
 from cgtool.analysis.ledger_notes import Note, notes_of
 from cgtool.analysis.ledger_sizes import sizes_of
 from cgtool.analysis.pools import ProgramPoolRow, program_pools, unread_pools
-from cgtool.analysis.reports import ExplainedFinding, caller_of, explain_findings, place_of
-from cgtool.analysis.units import count_text, percent_text, time_text, total_of
+from cgtool.analysis.reports import ExplainedFinding, explain_findings, lines_of
+from cgtool.analysis.units import count_text, extremes, percent_text, time_text, total_of
 from cgtool.model.capture import Capture, Caveat, Frame
 from cgtool.model.finding import Finding
 from cgtool.model.ledger import Ledger, LedgerGraph
@@ -193,14 +193,8 @@ def _replay_lines(capture: Capture, ledger: Ledger) -> Mapping[tuple[int, ...], 
     function, the one that calls it."""
     calls = {replay.frames for each in ledger.graphs for replay in each.replayed_at}
     chains = {each: tuple(capture.frames[frame] for frame in each) for each in calls}
-    callers: dict[Frame | None, set[Frame | None]] = defaultdict(set)
-    for frames in chains.values():
-        callers[place_of(frames)].add(caller_of(frames))
-    return {
-        each: (caller_of(frames) if len(callers[place_of(frames)]) > 1 else None)
-        or place_of(frames)
-        for each, frames in chains.items()
-    }
+    lines = lines_of(chains.values())
+    return {each: lines[frames] for each, frames in chains.items()}
 
 
 def _failures(groups: Sequence[LineGraphs]) -> Iterator[str]:
@@ -250,9 +244,9 @@ def _row(
         size=None,
         number=only.graph if only else None,
         graphs=sum(each.failure is None for each in entries),
-        nodes=_range(map(len, nodes)),
-        kernels=_range(each["kernel"] for each in types),
-        copies=_range(each["memcpy"] for each in types),
+        nodes=extremes(map(len, nodes)),
+        kernels=extremes(each["kernel"] for each in types),
+        copies=extremes(each["memcpy"] for each in types),
         capture_ns=sum(each.capture_ns for each in entries),
         reserved_bytes=total_of(each.reserved_bytes for each in entries),
         overlaps=sum(each.overlaps for each in entries),
@@ -283,12 +277,6 @@ def _row(
         stream=_common(each.stream for each in entries),
         pool=_common(_pool(capture, each) for each in entries),
     )
-
-
-def _range(counts: Iterable[int]) -> tuple[int, ...]:
-    """The fewest and the most; one number if they are equal."""
-    known = set(counts)
-    return tuple(sorted({min(known), max(known)})) if known else ()
 
 
 _Value = TypeVar("_Value")
@@ -329,7 +317,7 @@ def sentence_of(ledger: Ledger) -> str:
             if ledger.incomplete
             else "the program captured no CUDA graph"
         ]
-    if stale := sum(stale_replays(each) for each in graphs):
+    if stale := sum(each.stale_replays for each in graphs):
         verb = "uses" if stale == 1 else "use"
         parts.append(f"{count_text(stale, 'replay')} {verb} memory that was given back")
     unused = [each for each in graphs if each.is_unused]

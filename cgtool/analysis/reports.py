@@ -106,6 +106,20 @@ def caller_of(frames: tuple[Frame, ...]) -> Frame | None:
     return caller
 
 
+def lines_of(chains: Iterable[tuple[Frame, ...]]) -> dict[tuple[Frame, ...], Frame | None]:
+    """The line that each of these calls leads to; if several lines call its function, the one that
+    calls it."""
+    known = set(chains)
+    callers: defaultdict[Frame | None, set[Frame | None]] = defaultdict(set)
+    for frames in known:
+        callers[place_of(frames)].add(caller_of(frames))
+    return {
+        frames: (caller_of(frames) if len(callers[place_of(frames)]) > 1 else None)
+        or place_of(frames)
+        for frames in known
+    }
+
+
 def user_frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
     """The frames outside installed packages."""
     return tuple(frame for frame in frames if "-packages/" not in frame.file)

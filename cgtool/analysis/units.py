@@ -87,6 +87,12 @@ def percent_text(share: float | None) -> str:
     return "—" if share is None else f"{share:.0%}"
 
 
+def extremes(counts: Iterable[int]) -> tuple[int, ...]:
+    """The fewest and the most; one number if they are equal."""
+    known = set(counts)
+    return tuple(sorted({min(known), max(known)})) if known else ()
+
+
 def total_of(values: Iterable[int | None]) -> int | None:
     """The sum of those that are known; None if none is."""
     known = [value for value in values if value is not None]

@@ -20,7 +20,7 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.cli.output import check_places, print_saved, show_report
-from cgtool.cli.watchdog import watching
+from cgtool.cli.watchdog import recorded, watching
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture, created_now
 from cgtool.model.collector import CollectorPaused
@@ -36,7 +36,7 @@ from cgtool.model.journal import (
     read_lost,
     read_ready,
 )
-from cgtool.model.ledger import Event, Ledger
+from cgtool.model.ledger import READY, Event, Ledger
 from cgtool.model.sources import with_sources
 from cgtool.program.spec import parse_entry
 
@@ -171,9 +171,7 @@ def run(
     if files:
         output = opt.place(output)
         check_places([("-o", output)], *files)
-        sharing = capture_file.Sharing()
-        captures = [_capture_of(file, sharing) for file in files]
-        _show_ranks(captures, program[0], [each.name for each in files], output=output, **options)
+        _show_ranks(list(map(_capture_of, files)), program[0], output=output, **options)
         return
     progress = None
     if unfinished is not None:
@@ -242,6 +240,10 @@ def run(
                 _save(capture, target, folder, len(running))
             if ready_output is not None and not any(each.output for each in _events(capture)):
                 sys.stderr.write(f"no line of the output matched --ready-output {ready_output}\n")
+            if ready_after is not None and READY not in {each.name for each in _events(capture)}:
+                sys.stderr.write(
+                    f"no process replayed {ready_after} times: --ready-after marked no event\n"
+                )
             if output is None and (name := _file_for_cgtool(program)):
                 sys.stderr.write(
                     f"`-o {name}` came after the program, so the program got it; for cgtool: "
@@ -284,7 +286,7 @@ def _events(capture: Capture) -> tuple[Event, ...]:
 def _show(capture: Capture, *, ranks: bool, graphs: bool, **options: Any) -> None:
     if ranks:
         command = shlex.join(capture.ledger.command if capture.ledger else ())
-        _show_ranks([capture], command, (), **options)
+        _show_ranks([capture], command, **options)
         return
     from cgtool.analysis.ledger_report import ledger_report
     from cgtool.render.ledger_table import render
@@ -292,14 +294,11 @@ def _show(capture: Capture, *, ranks: bool, graphs: bool, **options: Any) -> Non
     show_report("cgtool-ledger", ledger_report(capture), render, graphs=graphs, **options)
 
 
-def _show_ranks(
-    captures: Sequence[Capture], command: str, names: Sequence[str], **options: Any
-) -> None:
-    """``names``: the files of the captures, if there are several."""
+def _show_ranks(captures: Sequence[Capture], command: str, **options: Any) -> None:
     from cgtool.analysis.ranks.report import ranks_report
     from cgtool.render.ranks_table import render
 
-    show_report("cgtool-ranks", ranks_report(captures, command, names), render, **options)
+    show_report("cgtool-ranks", ranks_report(captures, command), render, **options)
 
 
 def _files_of_ranks(folder: Path) -> list[Path]:
@@ -313,22 +312,11 @@ def _is_left(path: Path) -> bool:
     return is_dir(path) and is_file(path / COMMAND)
 
 
-def _capture_of(file: Path, sharing: capture_file.Sharing) -> Capture:
+def _capture_of(file: Path) -> Capture:
     """A saved run without its graphs, or what was recorded of one."""
-    if not _is_left(file):
-        return capture_file.read_ledger(file, sharing)
-    from cgtool.analysis.ledger import merge
-
-    command = _unfinished(file)
-    with CollectorPaused():
-        return merge(
-            command,
-            read_journals(file),
-            read_lost(file),
-            wall_ns=0,
-            status=None,
-            created=created_now(),
-        )
+    return (
+        recorded(file, _unfinished(file)) if _is_left(file) else capture_file.read(file, empty=True)
+    )
 
 
 def _save(capture: Capture, target: Path, folder: Path, running: int) -> None:

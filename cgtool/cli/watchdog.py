@@ -10,12 +10,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from cgtool.model.capture import created_now
-from cgtool.model.journal import STACKS_WANTED, Capturing, Command, Moving, read_journals, read_lost
+from cgtool.model.capture import Capture, created_now
+from cgtool.model.collector import CollectorPaused
+from cgtool.model.journal import (
+    STACKS_WANTED,
+    Capturing,
+    Command,
+    Counters,
+    read_journals,
+    read_lost,
+)
 
-_ANSWER_S = 3.0
+_ANSWER_S = 1.5
 """How long the processes have to write their stacks; one whose thread holds the GIL cannot."""
-_QUIET_S = 0.5
 
 
 @contextlib.contextmanager
@@ -37,18 +44,22 @@ def watching(folder: Path, command: Command, seconds: float | None) -> Iterator[
 
 
 def _watch(folder: Path, command: Command, seconds: float, ended: threading.Event) -> None:
-    moving, moved, is_reported = Moving(folder), time.monotonic(), False
-    has_captured = False
+    seen, moved, is_reported, has_captured = _recorded(folder), time.monotonic(), False, False
     with contextlib.suppress(OSError):  # the folder was removed: reported at the end
         while not ended.wait(min(seconds / 4, 1.0)):
             has_captured = has_captured or _has_captured(folder)
-            if moving.look() or not has_captured:
-                moved, is_reported = time.monotonic(), False
+            if not has_captured or _recorded(folder) != seen:
+                seen, moved, is_reported = _recorded(folder), time.monotonic(), False
             elif not is_reported and time.monotonic() - moved >= seconds:
-                _ask(folder, moving, ended)
-                if not ended.is_set():
+                (folder / STACKS_WANTED).touch()
+                if not ended.wait(_ANSWER_S):
                     _report(folder, command, seconds)
-                is_reported = True
+                seen, is_reported = _recorded(folder), True
+
+
+def _recorded(folder: Path) -> list[Counters]:
+    """Differs if anything was recorded meanwhile."""
+    return [journal.counters() for journal in read_journals(folder)]
 
 
 def _has_captured(folder: Path) -> bool:
@@ -57,34 +68,22 @@ def _has_captured(folder: Path) -> bool:
     return any(isinstance(record, Capturing) for record in records)
 
 
-def _ask(folder: Path, moving: Moving, ended: threading.Event) -> None:
-    """Have the processes write their stacks, and wait for that."""
-    wanted = folder / STACKS_WANTED
-    wanted.unlink(missing_ok=True)
-    wanted.touch()
-    asked = answered = time.monotonic()
-    while not ended.wait(0.1):
-        now = time.monotonic()
-        if moving.look():
-            answered = now
-        if now - asked > _ANSWER_S or (answered > asked and now - answered > _QUIET_S):
-            return
+def recorded(folder: Path, command: Command) -> Capture:
+    """What was recorded of a command until now. ``folder``: of its journals."""
+    from cgtool.analysis.ledger import merge
+
+    wall_ns = time.time_ns() - command.started_ns
+    journals, lost = read_journals(folder), read_lost(folder)
+    with CollectorPaused():
+        return merge(command, journals, lost, wall_ns=wall_ns, status=None, created=created_now())
 
 
 def _report(folder: Path, command: Command, seconds: float) -> None:
-    from cgtool.analysis.ledger import merge
-    from cgtool.analysis.ranks.report import hang_report
+    from cgtool.analysis.ranks.report import ranks_report
     from cgtool.cli.output import show_table
-    from cgtool.render.ranks_table import render_hang
+    from cgtool.render.ranks_table import render
 
-    capture = merge(
-        command,
-        read_journals(folder),
-        read_lost(folder),
-        wall_ns=time.time_ns() - command.started_ns,
-        status=None,
-        created=created_now(),
-    )
-    report = hang_report(capture, shlex.join(command.command), seconds)
+    hang = f"nothing was captured or replayed for {seconds:g} s; the program goes on"
+    report = ranks_report([recorded(folder, command)], shlex.join(command.command), hang=hang)
     sys.stderr.write("\n")
-    show_table(render_hang(report), None, stderr=True)
+    show_table(render(report), None, stderr=True)

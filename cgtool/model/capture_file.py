@@ -44,7 +44,7 @@ from cgtool.model.capture import (
 from cgtool.model.collector import CollectorPaused
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import atomic, encode_json, open_regular, require_known_version
-from cgtool.model.ledger import Ledger, LedgerGraph
+from cgtool.model.ledger import Ledger
 from cgtool.model.measurements import Bench, Profile
 from cgtool.model.schema import Count
 from cgtool.model.validation import inconsistency
@@ -282,13 +282,6 @@ class Sharing:
                 msgspec.structs.force_setattr(node, "kernel", share(kernel, kernel))
         return nodes, tuple([share(edge, edge) for edge in edges])
 
-    def sizes(self, graph: LedgerGraph) -> None:
-        """The same sizes of collectives as on other ranks."""
-        sizes = graph.collective_bytes
-        msgspec.structs.force_setattr(
-            graph, "collective_bytes", self._known.setdefault(sizes, sizes)
-        )
-
     def graph(self, graph: Graph) -> Graph:
         nodes, edges = self.contents(graph.nodes, graph.edges)
         return msgspec.structs.replace(graph, nodes=nodes, edges=edges)
@@ -307,8 +300,9 @@ def _manifest(archive: _Archive) -> Manifest:
     return _decode(archive, "manifest.json", Manifest)
 
 
-def read(path: Path) -> Capture:
-    """Read a capture. Raises CgtoolError (exit 2) for every file that is not a consistent one."""
+def read(path: Path, *, empty: bool = False) -> Capture:
+    """Read a capture. Raises CgtoolError (exit 2) for every file that is not a consistent one.
+    ``empty``: its graphs are, which take most of the time."""
     with CollectorPaused(), _open(path) as archive:
         manifest = _manifest(archive)
         parts = sum(name.startswith("graphs/") for name in archive.names)
@@ -318,13 +312,17 @@ def read(path: Path) -> Capture:
         parts_of_graphs = (
             _decode(archive, f"graphs/{index}.json", Graph) for index in range(manifest.graphs)
         )
-        graphs = tuple(
-            map(Sharing().graph, parts_of_graphs) if manifest.has_ledger else parts_of_graphs
-        )
+        memory = _decode(archive, "memory.json", Memory)
+        if empty:
+            graphs, memory = (Graph("", "step"),) * manifest.graphs, Memory(pools=memory.pools)
+        else:
+            graphs = tuple(
+                map(Sharing().graph, parts_of_graphs) if manifest.has_ledger else parts_of_graphs
+            )
         capture = Capture(
             graphs=graphs,
             sources=_decode(archive, "sources.json", _SOURCES) if manifest.has_sources else (),
-            memory=_decode(archive, "memory.json", Memory),
+            memory=memory,
             bench=_decode(archive, "bench.json", Bench) if manifest.has_bench else None,
             profile=_decode(archive, "profile.json", Profile) if manifest.has_profile else None,
             ledger=_decode(archive, "ledger.json", Ledger) if manifest.has_ledger else None,
@@ -337,30 +335,6 @@ def read(path: Path) -> Capture:
         for graph in graphs:
             if graph.raw_dot is not None and f"raw/{graph.raw_dot}" not in archive.names:
                 raise _bad(path, f"{graph.name}: its raw text is missing")
-    return capture
-
-
-def read_ledger(path: Path, sharing: Sharing) -> Capture:
-    """A capture without its graphs, which take most of the time: what the ledger of a program
-    refers to. ``sharing``: of all files that are read. Raises CgtoolError (exit 2) for every file
-    that is not consistent so far."""
-    with CollectorPaused(), _open(path) as archive:
-        manifest = _manifest(archive)
-        if not manifest.has_ledger:
-            raise usage(f"{path} is not a saved run", why="an ENTRY was captured")
-        tables = _decode(archive, "tables.json", Tables)
-        ledger = _decode(archive, "ledger.json", Ledger)
-        for graph in ledger.graphs:
-            sharing.sizes(graph)
-        capture = Capture(
-            memory=_decode(archive, "memory.json", Memory),
-            ledger=ledger,
-            **msgspec.structs.asdict(tables),
-            **{name: getattr(manifest, name) for name in CaptureHeader.__struct_fields__},
-        )
-        problem = inconsistency(capture, manifest.graphs)
-        if problem is not None:
-            raise _bad(path, problem)
     return capture
 
 

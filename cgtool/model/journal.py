@@ -29,10 +29,10 @@ import msgspec
 from cgtool.model.capture import Edge, Environment, Frame, Function, Node, Origin
 from cgtool.model.files import check_replaceable, encodable, encode_json, unwritable
 from cgtool.model.finding import Finding
-from cgtool.model.ledger import ArgumentSize, Collective, Communicator, MemoryUse, NodeFailure
+from cgtool.model.ledger import ArgumentSize, Collective, MemoryUse, NodeFailure
 
 LOG, COUNTERS, NOTES, TIMES, LOST = ".log", ".counters", ".notes", ".times", ".lost"
-STEPS, ORDER = ".steps", ".order"
+ORDER = ".order"
 """Suffixes of the files of a process; a ``.lost`` file says why it is not recorded."""
 NOT_WRITTEN = "not all of its files could be written"
 _NAME = re.compile(r"(\d+)-(\d+)")
@@ -76,15 +76,17 @@ class Ready(msgspec.Struct):
     time_ns: int
     output: str
     """The line."""
-    replays: int
-    """Replays of all processes so far."""
+    replays: dict[str, int]
+    """Of each process so far, by the name of its journal."""
 
 
 def write_ready(folder: Path, output: str) -> None:
     """Note that this line has come out now."""
     now_ns = time.time_ns()
-    counters = [each.counters() for each in read_journals(folder)]
-    replays = sum(count for each in counters for count, *_ in each.graphs)
+    replays = {
+        each.log.stem: sum(count for count, *_ in each.counters().graphs)
+        for each in read_journals(folder)
+    }
     ready = folder / READY_FILE
     ready.with_suffix(".new").write_bytes(encode_json(Ready(now_ns, output, replays)))
     ready.with_suffix(".new").rename(ready)
@@ -101,7 +103,7 @@ def read_ready(folder: Path) -> Ready | None:
 class Began(msgspec.Struct, tag="began", array_like=True):
     """A process has imported PyTorch."""
 
-    time_ns: int
+    began_ns: int
     pid: int
     parent: int
     command: tuple[str, ...]
@@ -136,7 +138,7 @@ class NeedsRecorder(msgspec.Struct, tag="needs-recorder", array_like=True):
 class Capturing(msgspec.Struct, tag="capturing", array_like=True):
     """A capture has begun."""
 
-    time_ns: int
+    began_ns: int
     number: int
     owner: str
     key: str
@@ -153,7 +155,6 @@ class Tables(msgspec.Struct, tag="tables", array_like=True):
     frames: tuple[Frame, ...] = ()
     origins: tuple[Origin, ...] = ()
     functions: tuple[Function, ...] = ()
-    communicators: tuple[Communicator, ...] = ()
 
 
 class Captured(msgspec.Struct, tag="captured", array_like=True):
@@ -192,9 +193,8 @@ class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
     """How long it took after the capture."""
     uses: tuple[MemoryUse, ...] = ()
     """Of the memory outside its pool, by the numbers of ``MemoryUsed``."""
-    collectives: tuple[Collective, ...] = ()
-    """In order; none has an origin yet."""
-    collective_bytes: tuple[int, ...] = ()
+    collectives: tuple[tuple[Collective, int], ...] = ()
+    """In order, with their sizes; none has an origin yet."""
 
 
 class MemoryUsed(msgspec.Struct, tag="memory-used", array_like=True):
@@ -211,19 +211,18 @@ class MemoryGone(msgspec.Struct, tag="memory-gone", array_like=True):
     """It was given back, as ``LedgerMemory.how`` says."""
 
     number: int
-    time_ns: int
+    gone_ns: int
     how: str
     frames: tuple[Frame, ...]
+    replays: dict[int, int]
+    """Of each graph that uses it, until then."""
 
 
-class ReplayedStale(msgspec.Struct, tag="replayed-stale", array_like=True):
-    """A graph was replayed for the first time since memory that it uses was given back."""
+class MemoryBack(msgspec.Struct, tag="memory-back", array_like=True):
+    """Memory that was given back is there again, at the same address, and no graph that uses it was
+    replayed meanwhile."""
 
     number: int
-    memory: int
-    time_ns: int
-    replay: int
-    frames: tuple[Frame, ...]
 
 
 class PoolSizes(msgspec.Struct, array_like=True):
@@ -247,7 +246,7 @@ class Pools(msgspec.Struct, tag="pools", array_like=True):
 class Unseen(msgspec.Struct, tag="unseen", array_like=True):
     """A graph whose capture was not seen is replayed."""
 
-    time_ns: int
+    began_ns: int
     number: int
 
 
@@ -285,7 +284,7 @@ class StepRan(msgspec.Struct, tag="ran-eagerly", array_like=True):
     could not be kept apart from others has neither."""
 
     number: int
-    """Number of the counter in the file ``STEPS``."""
+    """Number of the counter in the file ``NOTES``."""
     step: int
     call: CallOfCode
     frames: tuple[Frame, ...]
@@ -304,7 +303,7 @@ class NodeFailed(msgspec.Struct, tag="node-failed", array_like=True):
     """A node of a graph has failed."""
 
     number: int
-    failure: NodeFailure
+    node_failure: NodeFailure
 
 
 class Replayed(msgspec.Struct, tag="replayed", array_like=True):
@@ -318,7 +317,7 @@ class Replayed(msgspec.Struct, tag="replayed", array_like=True):
 class GraphEnded(msgspec.Struct, tag="graph-ended", array_like=True):
     """A graph was reset or freed."""
 
-    time_ns: int
+    ended_ns: int
     number: int
     end: str
 
@@ -350,7 +349,7 @@ class Happened(msgspec.Struct, tag="event", array_like=True):
 class Compiled(msgspec.Struct, tag="compiled", array_like=True):
     """A function or a kernel was compiled."""
 
-    time_ns: int
+    began_ns: int
     """When that began."""
     duration_ns: int
     compiler: str
@@ -378,12 +377,14 @@ class Stacks(msgspec.Struct, tag="stacks", array_like=True):
     time_ns: int
     threads: tuple[tuple[str, tuple[Frame, ...]], ...]
     """The name of each, and its frames, innermost first; the main thread first."""
+    begun: int
+    """Replays that had begun."""
 
 
 class Finished(msgspec.Struct, tag="finished", array_like=True):
     """The process ends by itself."""
 
-    time_ns: int
+    ended_ns: int
     error: str = ""
     """The exception that ends it."""
 
@@ -400,7 +401,7 @@ Record = (
     | GraphRead
     | MemoryUsed
     | MemoryGone
-    | ReplayedStale
+    | MemoryBack
     | Pools
     | Unseen
     | Noted
@@ -433,7 +434,8 @@ count of all that have begun."""
 _LOG_CHUNK = 1 << 16
 """Bytes of the log that are mapped at once, at least."""
 _CHUNK = 1024
-"""Counters that are mapped at once. The first of the file counts the records that were lost."""
+"""Counters that are mapped at once. The first of the file counts the records that were lost, and
+how often some were appended."""
 
 
 class _CounterFile:
@@ -574,12 +576,11 @@ class JournalWriter:
         self._before.append(vars(self).copy())
         self._path = self._folder / f"{name}{LOG}"
         self._log = _Log(self._path)
-        self._lost = 0
+        self._lost = self._appended = 0
         # The collector may run in here, and free graphs; so may the program's signal handlers.
         self.lock = threading.RLock()
-        self._counters, self._notes, self._times, self._steps = (
-            _CounterFile(self._path.with_suffix(suffix))
-            for suffix in (COUNTERS, NOTES, TIMES, STEPS)
+        self._counters, self._notes, self._times = (
+            _CounterFile(self._path.with_suffix(suffix)) for suffix in (COUNTERS, NOTES, TIMES)
         )
         self._order: memoryview[int] | None = None
         self._lost_counter = self._counters.counter(0)
@@ -612,13 +613,15 @@ class JournalWriter:
                 packed = msgspec.msgpack.encode(encodable(msgspec.to_builtins(record)))
             data += _LENGTH.pack(len(packed)) + packed
         with self.lock:
+            is_written = True
             try:
                 self._log.append(data)
             except OSError:
                 self._lost += len(records)
-                COUNTER.pack_into(*self._lost_counter, self._lost, 0, 0, 0)
-                return False
-        return True
+                is_written = False
+            self._appended += 1
+            COUNTER.pack_into(*self._lost_counter, self._lost, self._appended, 0, 0)
+        return is_written
 
     def counter(self, number: int) -> tuple[mmap.mmap, int]:
         """The memory of a graph's counter, and its offset there."""
@@ -644,14 +647,9 @@ class JournalWriter:
             return self._order
 
     def note_counter(self, number: int) -> tuple[mmap.mmap, int]:
-        """The counter of the replays that ``Noted`` records."""
+        """The counter of the replays that ``Noted`` records, or of the runs of ``StepRan``."""
         with self.lock:
             return self._notes.counter(number)
-
-    def step_counter(self, number: int) -> tuple[mmap.mmap, int]:
-        """The counter of the runs that ``StepRan`` records."""
-        with self.lock:
-            return self._steps.counter(number)
 
     def first_replay(self, number: int, host_ns: int) -> None:
         """Notes the host time of the first replay of a graph."""
@@ -716,10 +714,9 @@ class Journal(NamedTuple):
         entries = _entries(self.log.with_suffix(COUNTERS))
         times = _entries(self.log.with_suffix(TIMES))
         return Counters(
-            entries[0][0] if entries else 0,
+            *(entries[0][:2] if entries else (0, 0)),
             entries[1:],
             _entries(self.log.with_suffix(NOTES)),
-            _entries(self.log.with_suffix(STEPS)),
             times[0][:2] if times else (0, 0),
             tuple(each[:3] for each in times[1:]),
             *_order(self.log.with_suffix(ORDER)),
@@ -759,52 +756,17 @@ def _files(folder: Path, suffix: str) -> list[Path]:
     return [path for _pid, path in process_files(folder, suffix)]
 
 
-class Moving:
-    """Whether anything was recorded since the last look, found out without reading it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._ends: dict[Path, int] = {}
-        """Where the records end that were seen."""
-        self._seen: object = None
-
-    def look(self) -> bool:
-        """Whether a process has begun, or has recorded something, or replayed a graph."""
-        logs = [journal.log for journal in read_journals(self._folder)]
-        for log in logs:
-            self._ends[log] = _end_of(log, self._ends.get(log, 0))
-        counters = [
-            path.read_bytes() if path.exists() else b""
-            for log in logs
-            for path in (log.with_suffix(COUNTERS), log.with_suffix(ORDER))
-        ]
-        before, self._seen = self._seen, (dict(self._ends), list(map(hash, counters)))
-        return before != self._seen
-
-
-def _end_of(log: Path, begin: int) -> int:
-    """Where the records of a log end, from the end of one of them on."""
-    with log.open("rb") as file:
-        while True:
-            file.seek(begin)
-            head = file.read(_LENGTH.size)
-            length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
-            if not length:
-                return begin
-            begin += _LENGTH.size + length
-
-
 class Counters(NamedTuple):
     """The counters of a process."""
 
     lost: int
     """Records that could not be written."""
+    appended: int
+    """Times that records were appended."""
     graphs: tuple[tuple[int, int, int, int], ...]
     """``COUNTER`` by number of the graph: fewer than there are graphs, if the disk was full."""
     notes: tuple[tuple[int, int, int, int], ...]
-    """``COUNTER`` by number of a ``Noted``."""
-    steps: tuple[tuple[int, int, int, int], ...]
-    """``COUNTER`` by number of a ``StepRan``, without host time."""
+    """``COUNTER`` by number of a ``Noted``, or of a ``StepRan``: without host time."""
     gpu_ns: tuple[int, int]
     """Inside graphs, and outside (``--times``)."""
     times: tuple[tuple[int, int, int], ...]

@@ -13,7 +13,6 @@ from cgtool.model.schema import (
     Address,
     Bytes,
     CollectivesIndex,
-    CommunicatorIndex,
     Count,
     DurationNs,
     FrameIndex,
@@ -47,7 +46,7 @@ class ThreadStack(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     """Empty for one that Python did not start."""
     frames: tuple[FrameIndex, ...]
-    """Innermost first, those of libraries included."""
+    """Innermost first, without those of PyTorch."""
 
 
 class Process(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -201,17 +200,9 @@ class MemoryUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reads: tuple[Count, ...]
     """The nodes of the ops that read it."""
     writes: tuple[Count, ...]
-
-
-class StaleReplay(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The first replay of a graph after memory that it uses was given back."""
-
-    memory: LedgerMemoryIndex
-    time_ns: DurationNs
-    replay: Count
-    """Its number among the replays of the graph, from 1."""
-    frames: tuple[FrameIndex, ...]
-    """The calls that lead to it, innermost first."""
+    replays: Count | None = None
+    """Replays of the graph until the memory was given back: those that follow use what is there
+    now. None if it was not while the graph could be replayed."""
 
 
 class Communicator(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -227,16 +218,14 @@ class Collective(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A collective of a graph."""
 
     kind: str
-    """``all_reduce``, ``all_gather``, ``send``, ..."""
-    communicator: CommunicatorIndex
+    """``all_reduce``, ``all_gather``, ..."""
+    communicator: Communicator
     dtype: str
     """Empty for those without data."""
-    peer: Count | None = None
-    """The rank in the group that it sends to or receives from, or that is its root."""
-    stream: Count = 0
-    """The stream that called it, by a number that counts those of the graph."""
+    root: Count | None = None
+    """The rank in the group that is its root."""
     waits: bool = False
-    """What follows on that stream waits for it (``async_op=False``)."""
+    """What follows on the stream that captures waits for it (``async_op=False``)."""
     origin: OriginIndex | None = None
 
 
@@ -328,8 +317,6 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the program noted for its replays."""
     memory: tuple[MemoryUse, ...] = ()
     """The memory outside its pool that its ops use."""
-    stale: tuple[StaleReplay, ...] = ()
-    """Replays that used memory which had been given back: the first for each."""
     step: Count | None = None
     """The code that it captured, by a number in its process: the same for graphs that captured it
     with other sizes. None if no call contained most of its ops."""
@@ -345,7 +332,7 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     collectives: CollectivesIndex | None = None
     collective_bytes: tuple[Bytes, ...] = ()
     """Of each collective, the bytes of the tensors that are as large on every rank: what is
-    reduced, or the whole that is gathered or scattered. Of an all-to-all: what this rank sends."""
+    reduced, or the whole that is gathered or scattered. Of an all-to-all: 0."""
     uncounted: bool = False
     """Its replays are not known: the file of the counters could not grow, on a full disk."""
 
@@ -358,6 +345,12 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     def uses(self) -> int:
         """Its replays, without the one with which ``torch.compile`` ends a recording."""
         return max(self.replays - (self.owner == COMPILE and self.key != ""), 0)
+
+    @property
+    def stale_replays(self) -> int:
+        """Those since memory that it uses was given back."""
+        before = (use.replays for use in self.memory if use.replays is not None)
+        return max(self.replays - min(before, default=self.replays), 0)
 
     @property
     def is_unused(self) -> bool:
@@ -397,8 +390,7 @@ class Skip(msgspec.Struct, frozen=True, omit_defaults=True):
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """A moment that the program has marked (``cgtool.event``), or an option of ``cgtool run``."""
 
-    process: ProcessIndex | None
-    """None: of all processes, as it was found in the output of a program with several."""
+    process: ProcessIndex
     name: str
     time_ns: DurationNs
     frames: tuple[FrameIndex, ...] = ()
@@ -445,7 +437,6 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     the program."""
     processes: tuple[Process, ...] = ()
     graphs: tuple[LedgerGraph, ...] = ()
-    communicators: tuple[Communicator, ...] = ()
     collectives: tuple[Collectives, ...] = ()
     skips: tuple[Skip, ...] = ()
     events: tuple[Event, ...] = ()

@@ -73,7 +73,6 @@ ProcessIndex = Annotated[int, _index("Ledger.processes")]
 LedgerGraphIndex = Annotated[int, _index("Ledger.graphs")]
 LedgerMemoryIndex = Annotated[int, _index("Ledger.memory")]
 CollectivesIndex = Annotated[int, _index("Ledger.collectives")]
-CommunicatorIndex = Annotated[int, _index("Ledger.communicators")]
 NodeId = Annotated[int, _index("Graph.nodes")]
 """A node of the same graph."""
 

@@ -17,20 +17,15 @@ from cgtool.model.schema import Field, fields
 MAX_NESTING = 64
 
 
-def inconsistency(capture: Capture, graphs: int | None = None) -> str | None:
-    """The first contradiction in a capture, in words; None for a consistent capture. ``graphs``:
-    how many there are, if it was read without them."""
+def inconsistency(capture: Capture) -> str | None:
+    """The first contradiction in a capture, in words; None for a consistent capture."""
     sizes = {**_sizes("Capture", capture), **_sizes("Memory", capture.memory)}
-    if graphs is not None:
-        sizes["Capture.graphs"] = graphs
     if capture.ledger is not None:
         sizes |= _sizes("Ledger", capture.ledger)
     if not _sound([capture], Capture, sizes):
         return next(_dangling(capture, "", sizes))
-    if graphs is not None:
-        return next(_origins(capture), None)
-    of_graphs = chain.from_iterable(map(_graph, capture.graphs))
-    problems = chain(_origins(capture), of_graphs, _nesting(capture), _allocations(capture))
+    graphs = chain.from_iterable(map(_graph, capture.graphs))
+    problems = chain(_origins(capture), graphs, _nesting(capture), _allocations(capture))
     return next(problems, None)
 
 

@@ -7,9 +7,9 @@ wherever it begins.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
-import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import CO_VARARGS, CO_VARKEYWORDS
@@ -28,6 +28,7 @@ from cgtool.observe.frames import (
     package_part,
 )
 from cgtool.torch_compat.private import no_torch_function
+from cgtool.torch_compat.weak import Weak
 
 _EACH = 16
 """All of the first ops are looked at, so that arguments are what they were at the call."""
@@ -48,28 +49,24 @@ class Objects:
     function has from outside. Calls of the same code on other objects are calls of something
     else."""
 
-    __slots__ = ("_ids", "_references")
+    __slots__ = ("_references", "ids")
 
     def __init__(self, objects: Sequence[object]) -> None:
-        self._ids = tuple(map(id, objects))
+        self.ids = identities(objects)
         self._references: list[Callable[[], object]] = []
         for each in objects:
-            try:
-                self._references.append(weakref.ref(each))
-            except TypeError:  # another object may get its id
-                continue
+            with contextlib.suppress(TypeError):  # another object may get its id
+                self._references.append(Weak(each))
 
-    def are(self, objects: Sequence[object]) -> bool:
-        """Whether they are these."""
-        return self._have(tuple(map(id, objects)))
+    def are(self, ids: tuple[tuple[int, object], ...]) -> bool:
+        """Whether they are the objects with these ``identities``."""
+        return self.ids == ids and all(reference() is not None for reference in self._references)
 
-    def are_those_of(self, other: Objects) -> bool:
-        """Whether they are those of another call."""
-        return self._have(other._ids)
 
-    def _have(self, ids: tuple[int, ...]) -> bool:
-        is_alive = all(reference() is not None for reference in self._references)
-        return self._ids == ids and is_alive
+def identities(objects: Sequence[object]) -> tuple[tuple[int, object], ...]:
+    """Ids, and of modules whether they are in training mode: a graph computes only what its own
+    mode does."""
+    return tuple((id(each), _is_module(each) and vars(each).get("training")) for each in objects)
 
 
 class CodeCall(NamedTuple):
@@ -137,6 +134,11 @@ class CapturedCalls:
     def _close(self, depth: int) -> None:
         self._around += self._open[depth:]
         del self._open[depth:]
+
+    def seen(self) -> tuple[CodeCall, ...]:
+        """All calls that were on the stack when it was looked at."""
+        calls = (each.call for each in (*self._around, *self._open))
+        return tuple(call for call in calls if call is not None)
 
     def around_most(self) -> tuple[CodeCall, ...]:
         """The calls in which more than half of the ops ran, outermost first."""
@@ -347,6 +349,9 @@ def _is_size(value: object) -> bool:
 def name_of(code: CodeType, objects: Sequence[Any]) -> str:
     """``Decoder.forward``: what a reader calls it."""
     first = objects[0] if objects else None
+    wrapped = next((each for each in objects if type(each) is FunctionType), None)
+    if wrapped is not None and _is_method_of(first, wrapped) and not is_internal(code):
+        return f"{type(first).__name__}.{wrapped.__name__}"
     if code.co_varnames[:1] == ("self",):
         return f"{type(first).__name__}.{code.co_name}"
     if is_internal(code) and first is not None:

@@ -45,8 +45,7 @@ _COPIES_AND_WRITES = frozenset(
 _LAUNCHES_NOTHING = (
     "aten::empty", "aten::new_empty", "aten::detach", "aten::resize_", "aten::set_",
     "aten::lift_fresh", "profiler::", "prim::", "aten::_reshape_alias", "aten::is_",
-    "aten::record_stream", "_c10d_functional::wait_tensor",
-    "_c10d_functional::_wrap",
+    "aten::record_stream",
 )  # fmt: skip
 _UNDECLARED_VIEWS = ("aten::unsafe_", "aten::_unsafe_view")
 """Ops whose results alias their argument although their schemas do not say so."""

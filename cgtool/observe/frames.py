@@ -181,7 +181,8 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
     table = frame.f_locals
     copy = dict(table)
     if type(table) is dict and frame.f_code.co_flags & 1 and table is not frame.f_globals:
-        _release(frame, table)
+        references = sys.getrefcount(table)
+        _release(frame, table, references)
     return copy
 
 
@@ -190,22 +191,24 @@ def set_locals(frame: FrameType, values: dict[str, Any]) -> None:
     table = frame.f_locals
     table.update(values)
     if type(table) is dict:
+        references = sys.getrefcount(table)
         _assign(frame)
-        _release(frame, table)
+        _release(frame, table, references)
 
 
-_HOLDERS = 4
-"""References to a dict that nobody but its frame has: the frame, the two functions that pass it on,
-and the argument of ``getrefcount``."""
+_HOLDERS = 3
+"""References to a dict that nobody but its frame has: the frame, the function that asks for it, and
+the argument of ``getrefcount``."""
 
 
-def _release(frame: FrameType, table: dict[str, Any]) -> None:
+def _release(frame: FrameType, table: dict[str, Any], references: int) -> None:
     """Empty the dict of a frame, unless the program has it too: from ``locals()``, or in ``eval``.
+    The caller counts the references: a call of Python's has one more where Dynamo evaluates frames.
 
     Where the frame is traced, CPython would fill it again, and not release what the function
     deletes later.
     """
-    if sys.getrefcount(table) <= _HOLDERS:
+    if references <= _HOLDERS:
         table.clear()
     _assign(frame)
 

@@ -19,10 +19,9 @@ from typing import Any
 import torch
 
 from cgtool.model import clock
-from cgtool.model.journal import JournalWriter, MemoryGone, MemoryUsed, ReplayedStale
+from cgtool.model.journal import JournalWriter, MemoryBack, MemoryGone, MemoryUsed
 from cgtool.observe.frames import Chain, call_user, frames_of
 from cgtool.observe.waiting import chain_or_waiting
-from cgtool.recorder import notes
 from cgtool.recorder.recorded_device import MemoryLife, RecordedDevice
 from cgtool.recorder.replays import GraphReplays
 from cgtool.torch_compat.patches import Patches
@@ -59,6 +58,11 @@ def _lies_in(segments: Sequence[tuple[int, int]], address: int) -> bool:
     return before >= 0 and address < sum(segments[before])
 
 
+def _replays(memory: Memory) -> dict[int, int]:
+    """Of each graph that uses it, by its number."""
+    return {graph.number: graph.cells[0] for graph in list(memory.graphs)}
+
+
 class Addresses:
     """Follows the memory that the graphs of this process use."""
 
@@ -68,6 +72,8 @@ class Addresses:
         self._numbers = itertools.count()
         self._known: dict[int, Memory] = {}
         """By ``storage_key``."""
+        self._resized: dict[int, tuple[Memory, dict[int, int]]] = {}
+        """By ``storage_key``: what ``resize_`` has given back, and the replays until then."""
         self._is_collecting = self.is_over = False
         self._naming_ns = 0
         patches.wrap(torch.UntypedStorage, "resize_", self._resize)
@@ -77,7 +83,7 @@ class Addresses:
     def renew(self) -> None:
         """Start over: the journal is empty, and the graphs are those of another process."""
         self._known.clear()
-        notes.pending.pop(notes.LOOK, None)
+        self._resized.clear()
 
     def captured(
         self,
@@ -107,41 +113,21 @@ class Addresses:
             memory.graphs.add(graph)
         for memory in new:
             memory.life = self._device.follow(memory.ref, self._when_gone(memory))
-        if graph.memory and self._device.simulated:
-            notes.pending[notes.LOOK] = {}
         return [None if memory is None else memory.number for memory in memories]
 
     def ended(self, graph: GraphReplays) -> None:
         """A graph is replayed no more."""
-        memories, graph.memory, graph.stale = graph.memory, [], []
+        memories, graph.memory = graph.memory, []
         for memory in memories:
             memory.graphs.discard(graph)
             if not memory.graphs:
                 self._known.pop(memory.ref.key, None)
+                self._resized.pop(memory.ref.key, None)
 
     def look(self, graph: GraphReplays) -> None:
         """Look whether the memory that a graph uses is still there."""
         for memory in list(graph.memory):
             memory.life.look()
-
-    def replayed(self, graph: GraphReplays, time_ns: int, frame: FrameType) -> None:
-        """A graph was replayed while ``notes.LOOK`` was set; ``frame`` called it."""
-        if self._device.simulated:
-            self.look(graph)
-        stale, graph.stale = graph.stale, []
-        if stale:
-            frames = frames_of(chain_or_waiting(frame))
-            for memory in stale:
-                count = graph.cells[0]
-                self._journal.append(
-                    ReplayedStale(graph.number, memory.number, time_ns, count, frames)
-                )
-        if not (self._device.simulated or any(self._stale())):
-            notes.pending.pop(notes.LOOK, None)
-
-    def _stale(self) -> Iterator[GraphReplays]:
-        for memory in list(self._known.values()):
-            yield from (graph for graph in list(memory.graphs) if graph.stale)
 
     def _when_gone(self, memory: Memory) -> Callable[[str, Chain, int], None]:
         def gone(how: str, chain: Chain, time_ns: int) -> None:
@@ -151,12 +137,11 @@ class Addresses:
                 memory.is_gone = True
                 if how == "freed" and self._is_collecting:
                     how = "collected"
-                self._journal.append(MemoryGone(memory.number, time_ns, how, frames_of(chain)))
+                self._journal.append(
+                    MemoryGone(memory.number, time_ns, how, frames_of(chain), _replays(memory))
+                )
                 # Its key is that of another storage soon; other graphs may use that.
                 self._known.pop(memory.ref.key, None)
-                for graph in list(memory.graphs):
-                    graph.stale.append(memory)
-                notes.pending[notes.LOOK] = {}
 
         return gone
 
@@ -164,11 +149,20 @@ class Addresses:
         self._is_collecting = phase == "start"
 
     def _resize(self, original: Any, storage: torch.UntypedStorage, size: int) -> Any:
-        result = call_user(original, storage, size)
-        memory = self._known.get(storage_key(storage))
+        result, key = call_user(original, storage, size), storage_key(storage)
+        memory = self._known.get(key)
         if memory is not None and storage.data_ptr() != memory.ref.address:
             chain = chain_or_waiting(sys._getframe())
+            self._resized[key] = memory, _replays(memory)
             self._when_gone(memory)("resized", chain, clock.time_ns())
+        elif key in self._resized:
+            memory, before = self._resized[key]
+            if storage.data_ptr() == memory.ref.address and _replays(memory) == before:
+                # Nothing was replayed without it.
+                del self._resized[key]
+                memory.is_gone = False
+                self._known[key] = memory
+                self._journal.append(MemoryBack(memory.number))
         return result
 
     def _names(self, keys: set[int], frame: FrameType) -> Iterator[tuple[int, tuple[str, str]]]:

@@ -31,7 +31,7 @@ from cgtool.model.journal import (
     Ranked,
     Tables,
 )
-from cgtool.model.ledger import CALLABLES, COMPILE, Collective, Communicator, MemoryUse
+from cgtool.model.ledger import CALLABLES, COMPILE, Collective, MemoryUse
 from cgtool.observe.frames import (
     Chain,
     FrameTable,
@@ -55,7 +55,6 @@ _BEGINS = 5_000_000_000
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cgtool.observe.collectives import CollectiveCall
     from cgtool.observe.origins import OriginTable
     from cgtool.torch_compat.allocator import PoolSegment
     from cgtool.torch_compat.storages import StorageRef
@@ -102,8 +101,10 @@ class Capture:
         """The numbers of ``storages``: None for memory that is not followed."""
         self.read_ns = self.end_ns = 0
         """When its code had run, and when ``capture_end`` was called."""
-        self.collectives: list[tuple[CollectiveCall, int | None]] = []
-        """With the handles of the streams that call them."""
+        self.stream: int | None = None
+        """The handle of the stream that captures."""
+        self.collectives: list[tuple[Collective, int]] = []
+        """With their sizes."""
         self.collector_ns = 0
         self._collecting = 0
         self._is_capturing = is_capturing
@@ -197,9 +198,8 @@ class Captures:
         self._beginning: dict[int, int] = {}
         """When a capture was about to begin, by thread, until it has."""
         self._later.renew()
-        self._written = [0, 0, 0, 0]
-        """How many frames, origins, functions and communicators the journal has."""
-        self._communicators: dict[Communicator, int] = {}
+        self._written = [0, 0, 0]
+        """How many frames, origins and functions the journal has."""
         self._rank: tuple[int, int] | None = None
 
     def is_capturing(self, thread: int) -> bool:
@@ -263,10 +263,9 @@ class Captures:
     def _prepare(self) -> None:
         with self._preparing:
             if not self._is_prepared:
-                from cgtool.observe.collectives import known_ops
                 from cgtool.torch_compat.op_key import note_collectives
 
-                note_collectives(known_ops(), self._note_collective)
+                note_collectives(self._note_collective)
                 self._device.prepare()
                 self._table  # noqa: B018
                 self._is_prepared = True
@@ -283,9 +282,12 @@ class Captures:
             from cgtool.observe.collectives import collective_of
 
             with self._journal.protected():
-                call = collective_of(op, args, kwargs)
-                if call is not None:
-                    capture.collectives.append((call, self._device.stream()))
+                known = collective_of(op, args, kwargs)
+                if known is not None:
+                    collective, size = known
+                    if self._device.stream() != capture.stream:
+                        collective = msgspec.structs.replace(collective, waits=False)
+                    capture.collectives.append((collective, size))
 
     def note_rank(self) -> None:
         """Note the rank of this process, once it is known."""
@@ -296,24 +298,6 @@ class Captures:
                 self._rank = rank_of_process()
                 if self._rank is not None:
                     self._journal.append(Ranked(*self._rank))
-
-    def _collectives_of(self, capture: Capture) -> tuple[tuple[Collective, ...], tuple[int, ...]]:
-        """The collectives of a capture, and their sizes."""
-        streams: dict[int | None, int] = {}
-        collectives = tuple(
-            Collective(
-                call.kind,
-                self._communicators.setdefault(
-                    Communicator(call.group, call.ranks), len(self._communicators)
-                ),
-                call.dtype,
-                call.peer,
-                streams.setdefault(stream, len(streams)),
-                call.waits,
-            )
-            for call, stream in capture.collectives
-        )
-        return collectives, tuple(call.bytes for call, _ in capture.collectives)
 
     def expect(self, beginning: Beginning) -> Expected:
         """A capture is about to begin."""
@@ -340,6 +324,7 @@ class Captures:
         if beginning.warm_up_ns is not None:
             start = start._replace(before=start.before._replace(warm_up_ns=beginning.warm_up_ns))
         capture.begin(number, start, beginning.graph)
+        capture.stream = self._device.stream()
         with self._lock:
             self._in_progress.append(capture)
             if len(self._in_progress) > 1:
@@ -509,14 +494,11 @@ class Captures:
             nodes, edges = contents(self._later.give_way)
             self._later.give_way()
             written = self._written
-            collectives = self._collectives_of(capture)
-            tables = (
-                *self._table.after(*written[:2]),
-                self._device.functions()[written[2] :],
-                tuple(self._communicators)[written[3] :],
-            )
+            tables = *self._table.after(*written[:2]), self._device.functions()[written[2] :]
             uses = capture.uses() if capture.memory else ()
-            read = GraphRead(capture.number, nodes, edges, _now() - start, uses, *collectives)
+            read = GraphRead(
+                capture.number, nodes, edges, _now() - start, uses, tuple(capture.collectives)
+            )
             if self._journal.append(Tables(*tables), read):
                 new = map(len, tables)
                 self._written = [before + more for before, more in zip(written, new, strict=True)]

@@ -20,6 +20,7 @@ from cgtool.observe.captured_calls import (
     CapturedCalls,
     CodeCall,
     Sizes,
+    identities,
     objects_of,
     of_thread,
     sizes_of,
@@ -38,9 +39,9 @@ from cgtool.recorder.notes import Values
 from cgtool.recorder.replays import GraphReplays
 from cgtool.torch_compat.patches import Patches
 
-_MOST = 1000
-"""Counters of a process: beyond this many, new runs are counted without what was noted for them,
-and beyond twice as many, without their sizes."""
+_MOST = 2000
+"""Counters of a process: beyond this many, new runs are counted without their sizes, and without
+what was noted for them."""
 _WARM_UP = 16
 """Runs that the warm-up of a capture has at most."""
 _TOOLS = 4, 3
@@ -129,8 +130,6 @@ class EagerSteps:
         """Code whose ids are in the keys of counters."""
         self._running: dict[int, _Run] = {}
         """By thread."""
-        self._captured_runs: dict[int, list[tuple[_Followed, Sizes | None]]] = {}
-        """By thread: the calls of code that is followed, in its last capture."""
 
     def _stop(self) -> None:
         if self._tool is not None:
@@ -143,7 +142,6 @@ class EagerSteps:
     def look_at(self) -> CapturedCalls | None:
         """Look at the calls of a capture that has begun on this thread; None if calls cannot be
         followed."""
-        self._captured_runs[get_ident()] = []
         return CapturedCalls(sys._getframe(1), self._set_events) if self._has_tool() else None
 
     def _has_tool(self) -> bool:
@@ -165,18 +163,22 @@ class EagerSteps:
             _monitoring.set_local_events(self._tool, code, wanted)
 
     def captured(
-        self, graph: GraphReplays, outside: Iterable[CodeType], calls: Sequence[CodeCall]
+        self,
+        graph: GraphReplays,
+        outside: Iterable[CodeType],
+        calls: Sequence[CodeCall],
+        inside: Iterable[CodeCall],
     ) -> None:
         """A graph was captured. ``outside``: the code that led to its capture; ``calls``: those
-        around most of it, outermost first."""
+        around most of it, outermost first; ``inside``: all that were seen in it."""
         # Code of the program's own, which is there as long as the program.
         codes = frozenset(map(id, outside))
         self._graphs.append((codes, graph))
-        noted = self._take_back_warm_up(self._captured_runs.pop(get_ident(), ()))
         for code in codes & self._followed.keys():
             for followed in self._followed[code][1]:
                 if graph not in followed.step.graphs:
                     followed.step.graphs.append(graph)
+        noted = self._take_back_warm_up(inside)
         if not calls:
             return
         step = next((known.step for call in calls for known in self._known(call)), None)
@@ -192,19 +194,24 @@ class EagerSteps:
 
     def _known(self, call: CodeCall) -> list[_Followed]:
         _, followed = self._followed.get(id(call.code), (None, ()))
-        return [each for each in followed if each.call.objects.are_those_of(call.objects)]
+        return [each for each in followed if each.call.objects.are(call.objects.ids)]
 
-    def _take_back_warm_up(self, runs: Iterable[tuple[_Followed, Sizes | None]]) -> Values:
+    def _take_back_warm_up(self, inside: Iterable[CodeCall]) -> Values:
         """The last runs of code that a capture runs with the same sizes are no steps; returns what
         was noted for them."""
         noted: Values = {}
-        for (call, step), sizes in runs:
-            last = step.last
-            if last is not None and last[:3] == (call, sizes, step.replays()):
-                step.last = None
-                for counter in last.counters:
-                    counter.take_back()
-                noted = noted or last.noted
+        for call in inside:
+            for known, step in self._known(call):
+                last = step.last
+                if (
+                    last is not None
+                    and call.sizes in (None, last.sizes)
+                    and (last.call, last.replays) == (known, step.replays())
+                ):
+                    step.last = None
+                    for counter in last.counters:
+                        counter.take_back()
+                    noted = noted or last.noted
         return noted
 
     def _follow(self, followed: _Followed) -> None:
@@ -226,28 +233,22 @@ class EagerSteps:
             frame = sys._getframe(1)
             if calls is not None:
                 calls.called(code, frame)
-            if known is not None and not self._is_inside_run(thread, frame):
-                self._started(thread, frame, known[1], is_captured=calls is not None)
+            elif known is not None and not self._is_inside_run(thread, frame):
+                self._started(thread, frame, known[1])
             is_done = True
         if not is_done:
             self._give_up(code)
 
-    def _started(
-        self, thread: int, frame: FrameType, known: Iterable[_Followed], *, is_captured: bool
-    ) -> None:
+    def _started(self, thread: int, frame: FrameType, known: Iterable[_Followed]) -> None:
         local = locals_of(frame)
-        objects = objects_of(frame.f_code, local)
-        followed = next((each for each in known if each.call.objects.are(objects)), None)
-        if followed is None:
-            return
-        sizes = sizes_of(frame.f_code, local)
-        if is_captured:
-            self._captured_runs[thread].append((followed, sizes))
-        elif sizes is not None:
+        ids = identities(objects_of(frame.f_code, local))
+        followed = next((each for each in known if each.call.objects.are(ids)), None)
+        sizes = None if followed is None else sizes_of(frame.f_code, local)
+        if followed is not None and sizes is not None:
             self._running[thread] = _Run(followed, frame, sizes)
 
     def _give_up(self, code: CodeType) -> None:
-        """What cannot be told of code is said once, and not for each of its calls."""
+        """Follow code no more after an error, so that it is reported once and not for each call."""
         self._followed.pop(id(code), None)
         self._set_events(code, False)
 
@@ -302,23 +303,16 @@ class EagerSteps:
         site = () if caller is None else (id(caller.f_code), caller.f_lasti)
         key = (id(run.followed), site, in_pieces, sizes, *noted.items())
         if len(self._counters) >= _MOST and key not in self._counters:
-            noted = {}
-            key = key[:4]
-        if len(self._counters) >= 2 * _MOST and key not in self._counters:
-            sizes = None
-            key = (*key[:3], None)
+            sizes, noted, key = None, {}, (*key[:3], None)
         with self._journal.lock:
             counter = self._counters.get(key)
             if counter is None:
-                number = len(self._counters)
                 call, step = _recorded(run.followed.call), run.followed.step.number
                 call.sizes = sizes
                 chain = chain_of(caller)
                 self._sites += (code for code, _ in chain[:1])
-                self._journal.append(
-                    StepRan(number, step, call, frames_of(chain), noted, in_pieces)
-                )
-                counter = NoteCounter(*self._journal.step_counter(number))
+                what = step, call, frames_of(chain), noted, in_pieces
+                counter = self._notes.new(lambda number: StepRan(number, *what))
                 self._counters[key] = counter
         return counter
 

@@ -17,7 +17,7 @@ from cgtool.recorder.recorded_device import RecordedDevice
 from cgtool.torch_compat.inductor import CompiledFunction
 
 _MOST = 10_000
-"""Events of a process that are kept, and compilations; of events with a new name, twice as many."""
+"""Events of a process that are kept; of those with a new name, twice as many."""
 
 
 class Events:
@@ -32,7 +32,7 @@ class Events:
     def renew(self) -> None:
         """Start over: the journal is empty."""
         self._names: set[str] = set()
-        self._events = self._compiles = 0
+        self._events = 0
         if self._device.new_allocations() is not None:
             self._journal.append(FollowsAllocations())
         self._replays = itertools.count(1)
@@ -44,7 +44,7 @@ class Events:
         self._ready_after = after
         notes.pending[notes.EVERY_REPLAY] = {}
 
-    def replayed(self, _graph: object, _time_ns: int, _frame: object) -> None:
+    def replayed(self) -> None:
         """A graph was replayed, and ``ready`` is not marked yet."""
         if next(self._replays) == self._ready_after:
             notes.pending.pop(notes.EVERY_REPLAY, None)
@@ -68,15 +68,9 @@ class Events:
         """Something was compiled for this thread."""
         journal = self._journal
         with journal.protected(), journal.lock:
-            function = what()
-            if function is None:
-                return
-            self._compiles += 1
-            if self._compiles <= _MOST:
+            if (function := what()) is not None:
                 frames = frames_of(chain_or_waiting(sys._getframe(1)))
                 journal.append(Compiled(*function, frames))
-            elif self._compiles == _MOST + 1:
-                journal.lost(f"compilations after the first {_MOST:,}")
 
     def note_allocations(self) -> None:
         """Write what the device knows."""

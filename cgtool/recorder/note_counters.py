@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import numbers
 from _thread import get_ident
+from collections.abc import Callable
 from typing import Any
 
-from cgtool.model.journal import COUNTER, JournalWriter, Noted
+from cgtool.model.journal import COUNTER, JournalWriter, Noted, StepRan
 from cgtool.model.schema import MAX_MEASURE, MAX_TEXT
 from cgtool.observe.waiting import waiting_thread
 from cgtool.recorder.notes import Values, pending
@@ -85,10 +86,15 @@ class NoteCounters:
             kept = {}
         key = tuple(kept.items())
         if key not in notes:
-            self._journal.append(Noted(self._number, graph, kept))
-            notes[key] = NoteCounter(*self._journal.note_counter(self._number))
-            self._number += 1
+            notes[key] = self.new(lambda number: Noted(number, graph, kept))
         return notes[key]
+
+    def new(self, record: Callable[[int], Noted | StepRan]) -> NoteCounter:
+        """A new counter; ``record``: what it counts, with its number."""
+        with self._journal.lock:
+            number, self._number = self._number, self._number + 1
+            self._journal.append(record(number))
+            return NoteCounter(*self._journal.note_counter(number))
 
 
 def take_noted() -> Values | None:

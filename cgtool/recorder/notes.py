@@ -13,9 +13,8 @@ Values = dict[str, float | str]
 
 pending: dict[int, Values] = {}
 """By thread: what was noted since its last replay. Empty where nothing is recorded."""
-EVERY_REPLAY, LOOK = -1, 0
-"""Keys of ``pending`` that belong to no thread: while one is there, every replay is looked at, for
-``Events`` and for ``Addresses``."""
+EVERY_REPLAY = -1
+"""A key of ``pending`` that belongs to no thread: while it is there, ``Events`` counts replays."""
 _record_event: Callable[[str], None] | None = None
 """None where nothing is recorded."""
 

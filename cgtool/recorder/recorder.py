@@ -11,8 +11,9 @@ import itertools
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -40,14 +41,11 @@ from cgtool.recorder.events import Events
 from cgtool.recorder.note_counters import NoteCounters, kept_of, take_noted
 from cgtool.recorder.recorded_device import RecordedDevice, ReplayTimes
 from cgtool.recorder.replays import GraphReplays, counted_replay
+from cgtool.torch_compat import weak
 from cgtool.torch_compat.patches import Patches
 
 _POOLS_READ = 32
 """How many pools that end before the process are read: reading lists all of its memory."""
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cgtool.recorder.watchdog import Watchdog
 
 
 class _Graph(GraphReplays):
@@ -81,6 +79,7 @@ class Recorder(Subscriber[_Graph]):
         """How many graphs each pool has."""
         self._pools_read = 0
         self._patches = patches
+        weak.hide(patches)
         self._events = Events(device, self.journal)
         self._captures = Captures(
             device,
@@ -96,7 +95,7 @@ class Recorder(Subscriber[_Graph]):
         self._addresses = Addresses(device, self.journal, patches)
         self._steps = EagerSteps(self.journal, self._captures.is_capturing, self._notes, patches)
         self._times: ReplayTimes | None = None
-        self._watchdog: Watchdog | None = None
+        self._watch_for_hangs: Callable[[], None] = lambda: None
         self._replaying_class = replaying_class(device.graph_class)
         self._graphs: GraphFollower[_Graph] = GraphFollower(
             device.graph_class, self, patches, replays_of=self._replaying_class
@@ -128,19 +127,15 @@ class Recorder(Subscriber[_Graph]):
 
     def watch_for_hangs(self, folder: Path) -> None:
         """Write the stacks of the process when ``cgtool run`` asks for them."""
-        from cgtool.recorder.watchdog import Watchdog
+        from cgtool.recorder.watchdog import watch_for_hangs
 
-        self._watchdog = Watchdog(folder, self.journal)
+        self._watch_for_hangs = partial(watch_for_hangs, folder, self.journal)
+        self._watch_for_hangs()
 
     @property
-    @contextlib.contextmanager
-    def forkable(self) -> Iterator[None]:
+    def forkable(self) -> AbstractContextManager[Any]:
         """To be entered while the process forks."""
-        with contextlib.ExitStack() as entered:
-            if self._watchdog is not None:
-                entered.enter_context(self._watchdog.writing)
-            entered.enter_context(self._captures.idle())
-            yield
+        return self._captures.idle()
 
     def forked(self, name: str) -> None:
         """This process was forked: the graphs are its parent's. ``name``: of its own journal."""
@@ -151,8 +146,7 @@ class Recorder(Subscriber[_Graph]):
         self._addresses.renew()
         self._numbers = itertools.count()
         self._is_fork = True
-        if self._watchdog is not None:
-            self._watchdog.start()
+        self._watch_for_hangs()
         self._pools.clear()
         for graph in self._graphs.forget():
             with self.protected():
@@ -256,8 +250,8 @@ class Recorder(Subscriber[_Graph]):
             )
         self._captures.captured(capture, graph.pool, over_ns)
         self._events.note_allocations()
-        calls = () if graph.calls is None else graph.calls.around_most()
-        self._steps.captured(graph, graph.outside, calls)
+        seen = ((), ()) if graph.calls is None else (graph.calls.around_most(), graph.calls.seen())
+        self._steps.captured(graph, graph.outside, *seen)
         self._new_executable(graph, cuda_graph)
 
     def capture_raised(self, graph: _Graph, raised: BaseException, cuda_graph: Any) -> bool:
@@ -294,7 +288,7 @@ class Recorder(Subscriber[_Graph]):
             self._addresses,
             self.journal,
             self._notes,
-            {notes.LOOK: self._addresses.replayed, notes.EVERY_REPLAY: self._events.replayed},
+            self._events.replayed,
             op_watch.load(),
         )
 

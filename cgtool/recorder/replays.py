@@ -8,8 +8,7 @@ a tenth of a microsecond, up to one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from types import FrameType
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from cgtool.model import clock
@@ -40,7 +39,7 @@ LOOKED_UP = LookedUp()
 class GraphReplays:
     """The replays of one graph."""
 
-    __slots__ = ("cells", "memory", "notes", "number", "order", "places", "stale", "stepped")
+    __slots__ = ("cells", "memory", "notes", "number", "order", "places", "stepped")
 
     cells: memoryview[int]
     """The four numbers of ``COUNTER`` in the journal."""
@@ -54,8 +53,6 @@ class GraphReplays:
         self.notes: GraphNotes = {}
         self.memory: list[Memory] = []
         """Outside its pool, that it uses."""
-        self.stale: list[Memory] = []
-        """What was given back of it since its last replay."""
         self.stepped: SteppedGraph | str | None = None
         """With ``--step``, once it was replayed: its nodes, or why it runs whole."""
 
@@ -87,15 +84,15 @@ def counted_replay(
     addresses: Addresses,
     journal: JournalWriter,
     note_counters: NoteCounters,
-    every: Mapping[int, Callable[[Graph, int, FrameType], None]],
+    every: Callable[[], None],
     native: Any = None,
 ) -> Callable[[Any], None]:
     """Takes the place of ``replay`` and counts its calls.
 
     ``graphs`` by id of the ``CUDAGraph``; ``unseen`` is called with one that is not there, and may
     return it. ``is_first`` is called after the first replay of each, with its host time;
-    ``addresses`` follows the memory that they use. ``every``: what is called after each replay
-    while a key of ``notes.pending`` is there, with the graph, the time and the calling frame.
+    ``addresses`` follows the memory that they use. ``every`` is called after each replay
+    while ``notes.EVERY_REPLAY`` is pending.
     ``native``: the module of ``torch_compat.op_watch``, which does the same in C++.
     """
     now_ns, known = clock.perf_counter_ns, graphs.get
@@ -109,15 +106,15 @@ def counted_replay(
     def looked_up(live: Graph, graph: Any, _now: int, spent_ns: int) -> None:
         if live.cells[0] == 1:
             is_first(live, graph, spent_ns)
-        addresses.look(live)
+        with journal.protected():
+            addresses.look(live)
         # A captured backward is replayed on a thread of autograd's.
         _looked_up(journal, live, chain_or_waiting(sys._getframe(outwards)))
 
     def note(live: Graph, _graph: Any, now: int, spent_ns: int) -> None:
-        for key, call in every.items():
-            if key in noted:
-                with journal.protected():
-                    call(live, now, sys._getframe(outwards))
+        if notes.EVERY_REPLAY in noted:
+            with journal.protected():
+                every()
         if values := take_noted():
             note_counters.add(live.number, live.notes, values, now, spent_ns)
 

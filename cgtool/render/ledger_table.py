@@ -379,7 +379,7 @@ ADDRESSES: Sequence[Column[MemoryRow]] = (
         wrap="cut",
         optional=True,
         priority=1,
-        explanation="the first of them",
+        explanation="the largest of them",
     ),
     Column("storages", "count"),
     Column("bytes"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cgtool.analysis.ranks.rank import ranks_text
-from cgtool.analysis.ranks.report import HangReport, RankGraphRow, RankRow, RanksReport, StackRow
+from cgtool.analysis.ranks.report import RankGraphRow, RankRow, RanksReport
 from cgtool.analysis.units import count_text
 from cgtool.render.table import BAD, WARNING, Column, Screen
 
@@ -26,9 +26,6 @@ RANKS: Sequence[Column[RankRow]] = (
     Column("rank"),
     Column("pid", priority=3),
     Column("graphs"),
-    Column("failed", zero=False, optional=True, style=BAD),
-    Column("nodes", explanation="of all graphs"),
-    Column("collectives", explanation="of all graphs"),
     Column("replays"),
     Column("last capture", "last_capture", wrap="cut", priority=2),
     Column(
@@ -41,16 +38,13 @@ RANKS: Sequence[Column[RankRow]] = (
     Column("end", wrap="cut"),
 )
 GRAPHS: Sequence[Column[RankGraphRow]] = (
-    Column("made by", "owner", priority=2),
-    Column("line"),
-    Column("key", wrap="cut", optional=True, priority=1),
+    Column("line", wrap="cut"),
     Column("ranks", lambda row: ranks_text(row.ranks).partition(" ")[2]),
     _counts("nodes", "nodes", "fewest and most of a rank", 1),
     _counts("collectives", "collectives", "fewest and most of a rank"),
     _counts("replays", "replays", "fewest and most of a rank"),
     Column(
         "slowest",
-        lambda row: None if row.slowest is None else row.slowest,
         optional=True,
         explanation="the rank whose replays take longest: GPU time with --times, else host time",
     ),
@@ -67,61 +61,32 @@ _DEEPEST = 12
 """Frames of a stack that are shown."""
 
 
-def _stacks(screen: Screen, stacks: Sequence[StackRow]) -> None:
-    """Those of the main threads, and of others that run code of the program's own."""
-    for stack in stacks:
-        if not (stack.is_main or stack.has_users_code):
-            continue
+def render(report: RanksReport, *, rows: int = 0, explain: bool = False) -> Screen:
+    """The first difference, what each rank did, and their graphs. ``rows``: at most so many rows,
+    0 for all."""
+    screen, most = Screen(simulated=report.simulated, explain=explain), rows or None
+    for sentence in filter(None, (report.hang, report.sentence)):
+        screen.line(sentence, "bold")
+    screen.line(f"{report.command}: {count_text(report.world_size, 'rank')}", "dim")
+    for number, difference in enumerate(report.differences[:most]):
         screen.parts.append("")
-        name = "" if stack.is_main or not stack.thread else f", thread {stack.thread}"
-        screen.line(f"{stack.processes}{name}:")
+        # The sentence of the first is above.
+        head = [("differs", difference.sentence)] if number else []
+        screen.labeled((*head, ("group", difference.group)), BAD)
+        screen.labeled((("ranks", text) for text in difference.each), "")
+    for stack in report.stacks:
+        screen.parts.append("")
+        screen.line(f"{stack.processes}, {stack.thread or 'a thread'}:")
         for frame in stack.frames[:_DEEPEST]:
             screen.line(f"  {frame.file}:{frame.line} in {frame.function}", "dim")
         if (more := len(stack.frames) - _DEEPEST) > 0:
             screen.line(f"  {more:,} more", "dim")
-
-
-def render(report: RanksReport, *, rows: int = 0, explain: bool = False) -> Screen:
-    """The first difference, what each rank did, and their graphs. ``rows``: at most so many rows,
-    0 for all."""
-    screen = Screen(simulated=report.simulated, explain=explain)
-    screen.line(report.sentence, "bold")
-    screen.line(f"{report.command}: {count_text(report.world_size, 'rank')}", "dim")
-    _differences(screen, report, rows)
-    _stacks(screen, report.stacks)
-    screen.table("Ranks", RANKS, report.ranks[: rows or None])
-    screen.table("Graphs", GRAPHS, report.graphs[: rows or None])
-    if more := len(report.graphs) - len(report.graphs[: rows or None]):
+    screen.table("Ranks", RANKS, report.ranks[:most])
+    screen.table("Graphs", GRAPHS, report.graphs[:most])
+    if more := len(report.graphs) - len(report.graphs[:most]):
         screen.line(f"{count_text(more, 'more graph')}: --rows 0 shows all", "dim")
     if report.notes:
         screen.parts.append("")
     screen.labeled((("note", note) for note in report.notes), WARNING)
     screen.legend()
     return screen
-
-
-def render_hang(report: HangReport) -> Screen:
-    """What each process does when nothing moves any more."""
-    screen = Screen(simulated=report.simulated)
-    screen.line(report.sentence, "bold")
-    if report.ranks is not None:
-        screen.line(report.ranks.sentence, "bold")
-        _differences(screen, report.ranks, 0)
-    _stacks(screen, report.stacks)
-    if report.ranks is not None:
-        screen.table("Ranks", RANKS, report.ranks.ranks)
-        screen.legend()
-    return screen
-
-
-def _differences(screen: Screen, report: RanksReport, rows: int) -> None:
-    for number, difference in enumerate(report.differences[: rows or None]):
-        screen.parts.append("")
-        # The sentence of the first is above.
-        head = [("differs", difference.sentence)] if number else []
-        screen.labeled((*head, ("group", difference.group)), BAD)
-        screen.labeled((("ranks", text) for text in difference.each), "")
-    waits = report.waits if report.differences else report.waits[1:]
-    if waits:
-        screen.parts.append("")
-        screen.labeled((("waits", wait.sentence) for wait in waits), BAD)

@@ -55,6 +55,7 @@ from cgtool.torch_compat.private import (
     mode_count,
     no_dispatch,
     no_torch_function,
+    op_names,
     parse_key,
     pytree,
     runs_meta_kernels,
@@ -122,7 +123,7 @@ def _route(op: Any, keyset: Any) -> _Route:
         functools.partial(dispatch.redispatch, below),
         functools.partial(dispatch.run, below),
         dispatch.tensors,
-        op.name().startswith(("c10d::", "_c10d_functional::")),
+        op.name().startswith("c10d::"),
     )
     return route
 
@@ -181,18 +182,16 @@ def is_watched() -> bool:
     return _observer is not None
 
 
-_collectives: frozenset[str] = frozenset()
 _on_collective: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] | None = None
 
 
 def note_collectives(
-    names: Iterable[str],
     note: Callable[[Any, tuple[Any, ...], dict[str, Any]], object] | None,
 ) -> None:
-    """From now on, while ops are watched, ``note(op, args, kwargs)`` is called before each op of
-    ``torch.distributed``: ``names`` are those that matter. None: no longer."""
-    global _collectives, _on_collective
-    _collectives, _on_collective = frozenset(names), note
+    """From now on, while ops are watched, ``note(op, args, kwargs)`` is called before each op that
+    hands tensors to a process group. None: no longer."""
+    global _on_collective
+    _on_collective = note
 
 
 _kept_off: list[Any] = []
@@ -354,11 +353,17 @@ def _caller() -> FrameType | None:
     return frame
 
 
+_FUNCTIONAL = "_c10d_functional::"
+_DISTRIBUTED = "c10d::", _FUNCTIONAL
+
+
 def _is_composite(name: str, key: str) -> bool:
     """Whether the kernel of an op at a key only calls other ops: what the dispatcher takes from
-    CompositeImplicitAutograd (OperatorEntry.cpp, computeDispatchTableEntry)."""
-    return has_kernel(name, "CompositeImplicitAutograd") and not (
-        has_kernel(name, key) or has_kernel(name, "CompositeExplicitAutograd")
+    CompositeImplicitAutograd (OperatorEntry.cpp, computeDispatchTableEntry), and the collectives
+    that return tensors: they call those of ``c10d`` (Functional.cpp)."""
+    return name.startswith(_FUNCTIONAL) or (
+        has_kernel(name, "CompositeImplicitAutograd")
+        and not (has_kernel(name, key) or has_kernel(name, "CompositeExplicitAutograd"))
     )
 
 
@@ -586,7 +591,8 @@ def _install(native: Any) -> None:
     """Put the kernel in C++ on the key, and those in Python for collectives, which are few and
     whose arguments C++ does not read."""
     _kernels.replace(native.Kernel)
-    _kernels.implement(_collectives)
+    if _on_collective is not None:
+        _kernels.implement(each for each in op_names() if each.startswith(_DISTRIBUTED))
 
 
 _with_kernel: set[str] = set()

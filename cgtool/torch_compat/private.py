@@ -589,15 +589,6 @@ group_of: Callable[[Any], Any] = _collectives(
     "torch._C._distributed_c10d.ProcessGroup.unbox", _UNBOXED
 )
 """The ``ProcessGroup`` that is an argument of an op."""
-named_group: Callable[[str], Any] = _collectives(
-    "torch._C._distributed_c10d._resolve_process_group", _UNBOXED
-)
-
-
-wait_tensor: Callable[[torch.Tensor], torch.Tensor] = _collectives(
-    "torch.ops._c10d_functional.wait_tensor.default", _CPU_BUILD
-)
-"""Wait for the collective that makes a tensor."""
 
 
 def _done(result: Any) -> Any:

@@ -147,7 +147,7 @@ def _pass_on(
             with contextlib.suppress(OSError):
                 data = channel.pass_on()
             if not data:
-                # If nobody reads on, the program is told so when it writes next.
+                # If the reader is gone, the next write of the program fails, as without us.
                 os.close(source)
                 del by_source[source]
             elif not is_found:

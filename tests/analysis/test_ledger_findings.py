@@ -42,6 +42,10 @@ def test_a_graph_of_nothing() -> None:
     assert finding.evidence == ("9 replays", "graph 1")
     # Compiled code may have nothing to launch.
     assert found(structs.replace(capture, graphs=(*capture.graphs[:2], graphs[2]))) == {}
+    # A graph that only keeps a pool alive is never replayed.
+    capture = program([ENGINE, structs.replace(ENGINE, replays=0)])
+    graphs = (capture.graphs[0], structs.replace(capture.graphs[1], nodes=(), edges=()))
+    assert set(found(structs.replace(capture, graphs=graphs))) == {"graph-never-replayed"}
 
 
 @pytest.mark.parametrize(

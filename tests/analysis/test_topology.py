@@ -185,12 +185,7 @@ def test_the_order_is_that_of_the_paths(graph, data):
     closure = networkx.transitive_closure(as_networkx(graph))
     reach = Reach(graph)
     path = closure.has_edge
-    assert reach.waits(second, first, every=False) == [
-        any(path(a, b) for a in first) for b in second
-    ]
-    assert reach.waits(second, first, every=True) == [
-        all(path(a, b) for a in first) for b in second
-    ]
+    assert reach.waits(second, first) == [any(path(a, b) for a in first) for b in second]
     assert reach.may_overlap(first, second) == [
         any(a != b and not path(a, b) and not path(b, a) for b in second) for a in first
     ]
@@ -216,7 +211,7 @@ def test_a_large_graph_takes_less_than_seconds(edges):
     began = time.process_time()
     topology(NodeDescriber(capture), 0)
     reach, every = Reach(capture.graphs[0]), range(10_000)
-    reach.waits(every[::2], every[1::2], every=True)
+    reach.waits(every[::2], every[1::2])
     reach.may_overlap(every[::2], every[1::2])
     reach.gaps(every)
     assert time.process_time() - began < 5

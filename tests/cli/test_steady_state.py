@@ -145,6 +145,7 @@ def test_budgets_of_events_in_pyproject(folder: Path) -> None:
     [
         ("redy=0", "no event 'redy'; did you mean ready?"),
         ("0", "captures-after needs the name of an event"),
+        ("ready", "write ready=0"),
         ("ready=-1", "is negative"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cgtool.analysis.ranks.differences import differences_of
-from cgtool.analysis.ranks.rank import called_by, named, ranks_of
+from cgtool.analysis.ranks.rank import calls_of, ranks_of
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture
 
@@ -72,22 +72,22 @@ def run(*arguments: object, folder: Path) -> Capture:
 def check_one_rank(folder: Path) -> None:
     (folder / "one.py").write_text(textwrap.dedent(ONE_RANK))
     (rank,) = ranks_of([run("one.py", folder=folder)])
-    assert (rank.number, rank.world_size) == (0, 1)
+    assert (rank.number, rank.process.world_size) == (0, 1)
     (graph,) = rank.graphs
-    called = called_by(rank, graph)
-    assert [(each.kind, each.dtype, each.bytes) for each in called] == [
-        ("all_reduce", "float32", 32),
-        ("broadcast", "float16", 8),
-        ("all_gather", "float32", 32),
-        ("all_reduce", "float32", 32),
+    calls = calls_of(rank, graph)
+    assert [each.signature for each in calls] == [
+        ("all_reduce", "float32", None, 32),
+        ("broadcast", "float16", 0, 8),
+        ("all_gather", "float32", None, 32),
+        ("all_reduce", "float32", None, 32),
     ]
-    assert [each.waits for each in called] == [True, False, True, False]
-    assert {each.communicator.ranks for each in called} == {(0,)}
+    assert [each.collective.waits for each in calls] == [True, False, True, False]
+    assert {each.collective.communicator.ranks for each in calls} == {(0,)}
     assert rank.process.last_replays == (graph.number,) * 4
-    assert rank.begun(graph) == graph.replays == 4
+    assert rank.begun([graph]) == graph.replays == 4
     # Each has nodes of its own, so it has a line; NCCL may run nothing for a group of one.
-    if called[0].origin is not None:
-        assert named(rank, called[0], 0).startswith("all_reduce #1 of 0 (one.py:")
+    if calls[0].collective.origin is not None:
+        assert calls[0].where.startswith(" of 0 (one.py:")
 
 
 def test_collectives_of_one_rank(tmp_path: Path) -> None:

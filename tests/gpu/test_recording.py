@@ -49,17 +49,17 @@ def test_kernels_and_streams(captured):
     graph = captured(step_of(64))
     tanh, sigmoid = graph.kernels("*tanh*"), graph.kernels("*sigmoid*")
     assert tanh.count == sigmoid.count == 1
-    assert tanh.on_stream("stream 1") and sigmoid.on_stream("capture stream")
+    assert tanh.streams == ("stream 1",) and sigmoid.streams == ("capture stream",)
     assert graph.nodes.streams == ("capture stream", "stream 1")
     assert tanh.parallel_to(sigmoid) and not graph.kernels().in_sequence()
     assert graph.ops("mm", type="kernel", stream=1).before(tanh)
-    assert graph.ops("add").after(graph.kernels("*tanh*|*sigmoid*"), every=True)
+    assert graph.ops("add").after(graph.kernels("*tanh*|*sigmoid*"))
     assert graph.ops("*", line="test_streams.py:23").count == tanh.count + graph.ops("mm")(
         stream=1
     ).count
     assert graph.copies().count == graph.copies(host=True).count == 1
     assert not graph.copies(host=False)
-    assert graph.copies().after(graph.kernels(), every=True)
+    assert graph.copies().after(graph.kernels())
 
 def test_topology(captured):
     first, second, larger = (captured(step_of(size)).topology() for size in (64, 64, 256))

@@ -39,7 +39,6 @@ from cgtool.model.ledger import (
     Process,
     ReplayPlace,
     Skip,
-    StaleReplay,
     StepRuns,
 )
 from cgtool.model.measurements import GraphTimes, Profile, Samples
@@ -147,8 +146,7 @@ def test_every_reference_out_of_range_is_reported_with_its_path() -> None:
                         0,
                         "f",
                         replayed_at=(ReplayPlace((), 1),),
-                        memory=(MemoryUse(0, (0,), ()),),
-                        stale=(StaleReplay(0, 1, 1, (0,)),),
+                        memory=(MemoryUse(0, (0,), (), 0),),
                         collectives=0,
                     ),
                 ),
@@ -157,8 +155,11 @@ def test_every_reference_out_of_range_is_reported_with_its_path() -> None:
                 compiles=(Compile(0, 1, 1, COMPILE, frames=(0,)),),
                 allocations=(DeviceAllocation(0, 1, 1, frames=(0,)),),
                 step_runs=(StepRuns(0, 0, CodeCall("f", 0, ()), (0,), 1),),
-                communicators=(Communicator("0", (0,)),),
-                collectives=(Collectives((Collective("all_reduce", 0, "float32", origin=0),)),),
+                collectives=(
+                    Collectives(
+                        (Collective("all_reduce", Communicator("0", (0,)), "float32", origin=0),)
+                    ),
+                ),
                 skips=(Skip(0, "mutated inputs"),),
             ),
         )

@@ -195,15 +195,16 @@ def test_without_a_gpu_what_is_recorded_holds_until_the_graph_grows(project, com
 
 
 def test_an_engine_that_captures_while_it_serves_fails(tmp_path, commands_in_forks):
-    engine = tmp_path / "engine.py"
-    engine.write_text(BLOCKS["engine.py"])
-    script = BLOCKS["engine"].replace("run -o", "run --device simulated -o")
+    engine = tmp_path / "serve.py"
+    engine.write_text(BLOCKS["serve.py"])
+    script = BLOCKS["serve"].replace("run -o", "run --device simulated -o")
     done = run(tmp_path, script, commands_in_forks)
     assert done.returncode == 0, done.stderr
+    assert "error[" not in done.stderr
     engine.write_text(engine.read_text().replace("in (1, 4, 2)", "in (1, 4, 3)"))
     done = run(tmp_path, script, commands_in_forks)
     assert done.returncode == 1
-    assert "1 at engine.py:12, called at engine.py:18" in done.stdout
+    assert "1 at serve.py:12, called at serve.py:18" in done.stdout
 
 
 @pytest.mark.gpu

@@ -51,10 +51,11 @@ class Recorded:
         calls.stop()
         self.is_capturing = False
         self.graphs += 1
-        self.steps.captured(graph, [code], calls.around_most()[1:])  # without the lambda
+        most = calls.around_most()[1:]  # without the lambda
+        self.steps.captured(graph, [code], most, calls.seen())
 
     def runs(self) -> dict[tuple[str, tuple[int, ...]], int]:
-        counts, counters = Counter[Any](), self.journal.journal.counters().steps
+        counts, counters = Counter[Any](), self.journal.journal.counters().notes
         for record in self.journal.journal.records():
             if isinstance(record, StepRan):
                 sizes = record.call.sizes or ()

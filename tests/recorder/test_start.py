@@ -57,7 +57,7 @@ cgtool.observe.captured_calls
 cgtool.recorder.note_counters cgtool.recorder.notes cgtool.recorder.process
 cgtool.recorder.recorded_device cgtool.recorder.recorder cgtool.recorder.replays
 cgtool.torch_compat.inductor cgtool.torch_compat.op_watch cgtool.torch_compat.patches
-cgtool.torch_compat.private
+cgtool.torch_compat.private cgtool.torch_compat.weak
 """
 """The program waits for these when it imports PyTorch, whether it captures graphs or not."""
 

@@ -192,13 +192,14 @@ def _limits(source: str, name: str, value: object, joint: str) -> list[Budget]:
             raise usage(
                 f"{label}: {shown!r} is not a number" + (unit or "; it is a count"),
                 why="the unit is in the name" if unit else None,
-                fix="write only the number",
+                fix=_FIX_OF_AFTER if metric.after else "write only the number",
             )
         which = phase_of(label, metric, str(phase))
         budgets.append(Budget(metric.name, which, bound, _limit(label, metric, number), label))
     return budgets
 
 
+_FIX_OF_AFTER = "write ready=0, in pyproject.toml and in Python { ready = 0 }"
 _UNITS = {
     "MiB": " of MiB (1,048,576 bytes)",
     "ms": " of milliseconds",
@@ -229,7 +230,7 @@ def phase_of(source: str, metric: Metric, text: str) -> str | None:
         if text == "all":
             raise usage(
                 f"{source}: {metric.name} needs the name of an event",
-                fix="write ready=0, in pyproject.toml and in Python { ready = 0 }",
+                fix=_FIX_OF_AFTER,
             )
         return text
     if text == "all":

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from cgtool.analysis.gate.budgets import Budgets, nearest
+from cgtool.analysis.gate.budgets import Budget, Budgets, Increase, nearest
 from cgtool.analysis.gate.evidence import EvidenceContext, Measured, explain
 from cgtool.analysis.gate.metrics import (
     BY_NAME,
@@ -167,12 +167,12 @@ def _check_events(measured: Measured, budgets: Budgets) -> None:
     others."""
     ledger = measured.capture.ledger if measured.capture is not None else None
     events = list(dict.fromkeys(each.name for each in ledger.events)) if ledger else []
-    named = [(each.metric, each.phase, each.source) for each in budgets.limits]
-    named += [(each.metric, each.phase, each.source) for each in budgets.increases]
-    for metric, event, source in named:
-        if events and BY_NAME[metric].after and event is not None and event not in events:
+    named: list[Budget | Increase] = [*budgets.limits, *budgets.increases]
+    for each in named:
+        event = each.phase
+        if events and BY_NAME[each.metric].after and event is not None and event not in events:
             raise usage(
-                f"{source}: the program had no event {event[:80]!r}{nearest(event, events)}",
+                f"{each.source}: the program had no event {event[:80]!r}{nearest(event, events)}",
                 fix=f"one of {', '.join(events[:20])}",
             )
 

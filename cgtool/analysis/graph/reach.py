@@ -20,18 +20,10 @@ class Reach:
         self.depth = longest(self._order, weights(graph), self._before)
         """Nodes on the longest path, without empty ones."""
 
-    def waits(self, later: Sequence[int], earlier: Sequence[int], *, every: bool) -> list[bool]:
-        """For each node of ``later``: whether there is a path to it from at least one node of
-        ``earlier``, or from every one."""
-        answers = [every] * len(later)
-        for part in _parts(earlier):
-            above = self._paths(part)
-            for at, node in enumerate(later):
-                if every:
-                    answers[at] &= above[node].bit_count() == len(part)
-                else:
-                    answers[at] |= above[node] > 0
-        return answers
+    def waits(self, later: Sequence[int], earlier: Sequence[int]) -> list[bool]:
+        """For each node of ``later``: whether there is a path to it from one of ``earlier``."""
+        above = self._paths(dict.fromkeys(earlier, 1))
+        return [above[node] > 0 for node in later]
 
     def may_overlap(self, nodes: Sequence[int], others: Sequence[int]) -> list[bool]:
         """For each of ``nodes``: whether no path leads to it from one of ``others``, nor back."""

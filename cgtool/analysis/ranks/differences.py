@@ -7,38 +7,31 @@ stage of a pipeline to the next, may differ.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from itertools import combinations
-from typing import NamedTuple, TypeVar
+from itertools import chain, combinations, pairwise
+from typing import NamedTuple
 
-from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.ranks.rank import (
-    Called,
+    Call,
     Captured,
     Members,
     Rank,
-    called_by,
-    frames_of,
+    calls_of,
     group_text,
     members_of,
-    named,
-    place,
     ranks_text,
 )
-from cgtool.analysis.units import bytes_text, count_text
+from cgtool.analysis.units import count_text
 from cgtool.model.capture import Frame
-from cgtool.model.ledger import Communicator, LedgerGraph
+from cgtool.model.ledger import Communicator
 
 
 @dataclass(frozen=True)
 class Difference:
     """Where the ranks of a communicator first differ."""
 
-    kind: str
-    """``capture``, ``collective``, ``replay`` or ``order``."""
     ranks: tuple[int, ...]
     """Those that differ from most; all, if there is no majority."""
     sentence: str
@@ -54,10 +47,7 @@ class Difference:
 
 def differences_of(ranks: Sequence[Rank]) -> tuple[Difference, ...]:
     """The first difference of each communicator, without those that have the same cause."""
-    found: list[Difference] = []
-    for members in members_of(ranks):
-        difference = _of_captures(members) or _of_replays(members)
-        found += () if difference is None else (difference,)
+    found = [each for members in members_of(ranks) if (each := _first(members)) is not None]
     found += _crossed([rank for rank in ranks if not rank.unread])
     found.sort(key=lambda each: each.graph[1])
     causes: dict[tuple[tuple[int, ...], tuple[int, int]], Difference] = {}
@@ -66,52 +56,47 @@ def differences_of(ranks: Sequence[Rank]) -> tuple[Difference, ...]:
     return tuple(causes.values())
 
 
-_Value = TypeVar("_Value", bound=Hashable)
-
-
-def _groups(values: Mapping[int, _Value]) -> list[tuple[list[int], _Value]]:
-    """The ranks with equal values, most ranks first."""
-    groups: dict[_Value, list[int]] = {}
-    for rank, value in values.items():
-        groups.setdefault(value, []).append(rank)
-    return sorted(((ranks, value) for value, ranks in groups.items()), key=lambda g: -len(g[0]))
+def _first(members: Members) -> Difference | None:
+    keys = [[each.key for each in graphs] for graphs in members.captured.values()]
+    # Graphs may be captured in any order, and collectives may be spread over them in any way.
+    if len({frozenset(Counter(each).items()) for each in keys}) == 1:
+        return _of_replays(members)
+    each_call = (chain.from_iterable(zip(*key, strict=False) for key in each) for each in keys)
+    if len(set(map(tuple, each_call))) == 1:
+        return None
+    return _of_captures(members)
 
 
 class _Sides(NamedTuple):
-    """The ranks that differ, and those that they differ from."""
+    """The ranks that differ, and those that they differ from: one of each, and their names."""
 
-    odd: list[int]
-    most: list[int]
-    ranks: tuple[int, ...]
-    """``Difference.ranks``"""
+    odd: int
+    most: int
+    subject: str
     others: str
     """``the others``, or the ranks."""
+    groups: list[list[int]]
+    """All ranks, by what they did."""
+    ranks: tuple[int, ...]
+    """``Difference.ranks``"""
 
 
-def _sides(groups: Sequence[tuple[list[int], object]]) -> _Sides:
-    most, odd = groups[0][0], groups[1][0]
-    if len(most) == len(odd):
-        return _Sides(odd, most, tuple(sorted(most + odd)), ranks_text(most))
-    return _Sides(odd, most, tuple(odd), "the others" if len(groups) == 2 else ranks_text(most))
+def _sides(values: Mapping[int, Hashable]) -> _Sides:
+    by_value: dict[Hashable, list[int]] = {}
+    for rank, value in values.items():
+        by_value.setdefault(value, []).append(rank)
+    groups = sorted(by_value.values(), key=len, reverse=True)
+    most, odd = groups[:2]
+    is_majority = len(most) > len(odd)
+    others = "the others" if is_majority and len(groups) == 2 else ranks_text(most)
+    ranks = odd if is_majority else sorted(most + odd)
+    return _Sides(odd[0], most[0], ranks_text(odd), others, groups, tuple(ranks))
 
 
 def _of_captures(members: Members) -> Difference | None:
-    """The first graph whose collectives differ. How they are spread over graphs may differ."""
+    """The first graph whose collectives differ."""
     ranks, captured = members.ranks, members.captured
-    if len({tuple(each.key for each in graphs) for graphs in captured.values()}) == 1:
-        return None
-    flat = {
-        rank: [each for graph in graphs for each in zip(*graph.key, strict=False)]
-        for rank, graphs in captured.items()
-    }
-    longest = max(flat.values(), key=len)
-    if all(
-        each == longest or (not ranks[rank].is_complete and each == longest[: len(each)])
-        for rank, each in flat.items()
-    ):
-        return None
-    values: dict[int, Hashable] = {}
-    for at in range(max(map(len, captured.values())) + 1):
+    for at in range(max(map(len, captured.values()))):
         values = {
             rank: graphs[at].key if at < len(graphs) else None
             for rank, graphs in captured.items()
@@ -122,51 +107,38 @@ def _of_captures(members: Members) -> Difference | None:
             break
     else:
         return None
-    groups = _groups(values)
-    sides = _sides(groups)
-    odd, most = ranks[sides.odd[0]], ranks[sides.most[0]]
-    of_odd, of_most = captured[odd.number][at:], captured[most.number][at:]
-    subject = ranks_text(sides.odd)
-
-    def difference(
-        kind: str, sentence: str, rank: Rank, graph: LedgerGraph, frames: tuple[Frame, ...] = ()
-    ) -> Difference:
-        each = tuple(
-            f"{ranks_text(numbers)}: {_graph_text(ranks[numbers[0]], captured[numbers[0]], at)}"
-            for numbers, _ in groups
-        )
-        group = members.text
-        frames = frames or rank.frames(graph)
-        cause = rank.number, graph.number
-        return Difference(kind, sides.ranks, sentence, each, group, frames, cause)
-
-    if _lacks(of_odd, of_most):
-        graph = of_most[0].graph
-        sentence = (
-            f"{subject} did not capture the graph of {most.line(graph)}, which {sides.others} did"
-        )
-        if failed := _failed_at(odd, most.frames(graph)):
-            sentence += f": {failed}"
-        elif odd.process.error:
-            sentence += f": ended with {odd.process.error}"
-        return difference("capture", sentence, most, graph)
-    if _lacks(of_most, of_odd):
-        graph = of_odd[0].graph
-        before = [each.key for each in captured[odd.number][:at]]
-        again = " again" if of_odd[0].key in before else ""
-        sentence = (
-            f"{subject} captured the graph of {odd.line(graph)}{again}, and {sides.others} did not"
-        )
-        return difference("capture", sentence, odd, graph)
-    mine, theirs = of_odd[0], of_most[0]
-    what, rank, collective = _first_collective(odd, mine, most, theirs)
-    count = f"another graph at {odd.line(mine.graph)} than {sides.others}"
-    if mine.graph.nodes != theirs.graph.nodes:
-        nodes = count_text(mine.graph.nodes or 0, "node")
-        count = f"{nodes}, {sides.others} {theirs.graph.nodes or 0:,}"
-    graph = mine.graph if rank is odd else theirs.graph
-    sentence = f"{subject} captured {count}: {what}"
-    return difference("collective", sentence, rank, graph, frames_of(rank, collective))
+    sides = _sides(values)
+    mine, theirs = captured[sides.odd][at:], captured[sides.most][at:]
+    subject, others = sides.subject, sides.others
+    frames: tuple[Frame, ...] = ()
+    if _lacks(mine, theirs):
+        graph = theirs[0]
+        sentence = f"{subject} did not capture the graph of {graph.line}, which {others} did"
+        if reason := _reason(ranks[sides.odd], graph):
+            sentence += f": {reason}"
+    elif _lacks(theirs, mine):
+        graph = mine[0]
+        is_known = graph.key in [each.key for each in captured[sides.odd][:at]]
+        again = " again" * is_known
+        sentence = f"{subject} captured the graph of {graph.line}{again}, and {others} did not"
+    else:
+        text, call = _first_call(mine[0].calls, theirs[0].calls)
+        graph, frames = (mine if call.rank.number == sides.odd else theirs)[0], call.frames
+        nodes, of_others = (each[0].graph.nodes or 0 for each in (mine, theirs))
+        count = f"another graph at {mine[0].line} than {others}"
+        if nodes != of_others:
+            count = f"{count_text(nodes, 'node')}, {others} {of_others:,}"
+        sentence = f"{subject} captured {count}: {text}"
+    return Difference(
+        sides.ranks,
+        sentence,
+        tuple(
+            f"{ranks_text(group)}: {_graph_text(captured[group[0]], at)}" for group in sides.groups
+        ),
+        group_text(members.communicator),
+        frames or graph.rank.frames(graph.graph),
+        (graph.rank.number, graph.graph.number),
+    )
 
 
 def _lacks(some: Sequence[Captured], others: Sequence[Captured]) -> bool:
@@ -176,243 +148,176 @@ def _lacks(some: Sequence[Captured], others: Sequence[Captured]) -> bool:
     )
 
 
-def _failed_at(rank: Rank, frames: tuple[Frame, ...]) -> str | None:
-    """The error that ended a capture by the same calls."""
+def _reason(rank: Rank, graph: Captured) -> str | None:
+    """The error that ended a capture by the same calls, or the rank."""
     failed = (each for each in rank.graphs if each.failure)
-    return next((each.failure for each in failed if rank.frames(each) == frames), None)
+    frames = graph.rank.frames(graph.graph)
+    reason = next((each.failure for each in failed if rank.frames(each) == frames), None)
+    return reason or (f"ended with {rank.process.error}" if rank.process.error else None)
 
 
-def _graph_text(rank: Rank, captured: Sequence[Captured], at: int) -> str:
+def _graph_text(captured: Sequence[Captured], at: int) -> str:
     if at >= len(captured):
         return f"captured {count_text(at, 'graph')} with collectives of this group"
     graph = captured[at]
-    kinds = Counter(map(_size_text, graph.collectives))
-    texts = [f"{count}x {text}" if count > 1 else text for text, count in kinds.items()]
-    more = f" and {len(texts) - 4} more" if len(texts) > 4 else ""
-    return (
-        f"captured {count_text(graph.graph.nodes or 0, 'node')} at {rank.line(graph.graph)}: "
-        f"{', '.join(texts[:4])}{more}"
-    )
+    nodes = count_text(graph.graph.nodes or 0, "node")
+    return f"captured {nodes} at {graph.line}: {_calls_text(graph)}"
 
 
-def _size_text(each: Called) -> str:
-    """``all_reduce of 32 B float32``"""
-    return f"{each.kind} of {bytes_text(each.bytes)} {each.dtype}" if each.dtype else each.kind
+def _calls_text(graph: Captured) -> str:
+    kinds = Counter(each.text for each in graph.calls)
+    texts = [f"{count}x {text}" if count > 1 else text for text, count in kinds.most_common(4)]
+    return ", ".join(texts) + f" and {len(kinds) - 4} more" * (len(kinds) > 4)
 
 
-def _first_collective(
-    odd: Rank, mine: Captured, most: Rank, theirs: Captured
-) -> tuple[str, Rank, Called]:
-    """What differs first between the collectives of two graphs; the rank that has it."""
+def _first_call(mine: Sequence[Call], theirs: Sequence[Call]) -> tuple[str, Call]:
+    """What differs first between the collectives of two graphs, and one of them."""
+    pairs = zip(mine, theirs, strict=False)
+    if len(mine) == len(theirs):
+        at = next(at for at, (a, b) in enumerate(pairs) if a.signature != b.signature)
+        ours, others = (f"{each.text}{each.where}" for each in (mine[at], theirs[at]))
+        return f"#{at + 1} is {ours} instead of {others}", mine[at]
     # With their lines, which tell equal ones apart.
-    there, here = (
-        [(each.signature, place(graph.rank, each)) for each in graph.collectives]
-        for graph in (theirs, mine)
+    differ = (
+        at for at, (a, b) in enumerate(pairs) if (a.signature, a.where) != (b.signature, b.where)
     )
-    matched = SequenceMatcher(None, there, here, autojunk=False)
-    of_theirs, of_mine = theirs.signatures, mine.signatures
-    tag, start, end, own, own_end = next(
-        # Equal ones may be called by other lines.
-        each
-        for each in matched.get_opcodes()
-        if of_theirs[each[1] : each[2]] != of_mine[each[3] : each[4]]
-    )
-    if Counter(of_theirs) == Counter(of_mine):
-        pairs = enumerate(zip(of_mine, of_theirs, strict=True))
-        first = next(at for at, pair in pairs if pair[0] != pair[1])
-        collective = mine.collectives[first]
-        ours, others = (
-            f"{_size_text(each)} ({file_line(place(rank, each)[1])})"
-            for rank, each in ((odd, collective), (most, theirs.collectives[first]))
-        )
-        return f"#{first + 1} is {ours} instead of {others}", odd, collective
-    if tag == "delete" or (tag == "replace" and end - start > own_end - own):
-        collective = theirs.collectives[start]
-        return f"{named(most, collective, start)} is missing", most, collective
-    collective = mine.collectives[own]
-    if tag == "insert" or own_end - own > end - start:
-        return f"{named(odd, collective, own)} is only there", odd, collective
-    other = theirs.collectives[start]
-    name = named(odd, collective, own)
-    if collective.kind != other.kind:
-        return f"{name} is there instead of {named(most, other, start)}", odd, collective
-    if collective.dtype != other.dtype or collective.bytes != other.bytes:
-        ours, others = (f"{bytes_text(each.bytes)} of {each.dtype}" for each in (collective, other))
-        return f"{name} has {ours} instead of {others}", odd, collective
-    return f"{name} has root {collective.peer} instead of {other.peer}", odd, collective
+    at = next(differ, min(len(mine), len(theirs)))
+    call = max(mine, theirs, key=len)[at]
+    is_missing = len(mine) < len(theirs)
+    state = "is missing" if is_missing else "is only there"
+    return f"{call.collective.kind} #{at + 1}{call.where} {state}", call
 
 
 def _of_replays(members: Members) -> Difference | None:
-    """The first replay in which ranks with equal captures differ."""
-    captured = members.captured
+    """The first replay that is of another graph, or that a rank did not begin and others did. What
+    one rank runs in a graph, none may run eagerly: NCCL requires the same of all."""
+    ranks, captured = members.ranks, members.captured
     if any(each.graph.uncounted for graphs in captured.values() for each in graphs):
         return None
-    contents = {rank: tuple(each.key for each in of) for rank, of in captured.items()}
-    if len(set(contents.values())) > 1:
-        # The same collectives, in other graphs: the same graph has no number on all ranks.
-        return None
-    return _order(members) or _counts(members)
-
-
-def _order(members: Members) -> Difference | None:
-    """The first replay that is of another graph, among those whose order is known."""
-    ranks, captured = members.ranks, members.captured
-    windows: dict[int, tuple[int, list[int]]] = {}
-    for number, rank in ranks.items():
-        place = {each.graph.number: at for at, each in enumerate(captured[number])}
-        window = [place[graph] for graph in rank.process.last_replays if graph in place]
-        total = sum(rank.begun(each.graph) for each in captured[number])
-        windows[number] = total - len(window), window
-    begin = max(first for first, _ in windows.values())
-    ends = {rank: first + len(window) for rank, (first, window) in windows.items()}
-    for at in range(begin, min(ends.values())):
-        values = {rank: window[at - first] for rank, (first, window) in windows.items()}
-        if len(set(values.values())) == 1:
-            continue
-        groups = _groups(values)
-        sides = _sides(groups)
-        odd, most = ranks[sides.odd[0]], ranks[sides.most[0]]
-        mine, theirs = (captured[rank.number][values[rank.number]].graph for rank in (odd, most))
-        verb = "replays" if len(sides.odd) == 1 else "replay"
-        return Difference(
-            "order",
-            sides.ranks,
-            f"{ranks_text(sides.odd)} {verb} the graph of {odd.line(mine)} as replay {at + 1:,} "
-            f"of the group, {sides.others} that of {most.line(theirs)}",
-            tuple(
-                f"{ranks_text(numbers)}: "
-                f"{_replays_text(ranks[numbers[0]], captured[numbers[0]], windows, at)}"
-                for numbers, _ in groups
-            ),
-            members.text,
-            odd.replay_frames(mine),
-            (odd.number, mine.number),
-        )
-    return None
-
-
-_SHOWN = 3
-
-
-def _replays_text(
-    rank: Rank, captured: Sequence[Captured], windows: Mapping[int, tuple[int, list[int]]], at: int
-) -> str:
-    first, window = windows[rank.number]
-    start = max(at - first - _SHOWN, 0)
-    shown = [rank.line(captured[each].graph) for each in window[start : at - first + _SHOWN]]
-    return f"replays {first + start + 1:,} and on: {', '.join(shown)}"
-
-
-def _counts(members: Members) -> Difference | None:
-    """The first graph that a rank which ended normally replayed less often than another has
-    begun to, or that two of these replayed differently often."""
-    ranks, captured = members.ranks, members.captured
-    ended = [rank for rank in ranks.values() if rank.is_complete]
-    for at in range(min(map(len, captured.values())) if ended else 0):
-        begun = {rank: ranks[rank].begun(captured[rank][at].graph) for rank in ranks}
-        least = min(begun[rank.number] for rank in ended)
-        # One that was ended before might have gone on.
-        counts = {
-            rank: count for rank, count in begun.items() if ranks[rank].is_complete or count > least
+    names: dict[object, int] = {}
+    replayed = {rank: _replayed(ranks[rank], graphs, names) for rank, graphs in captured.items()}
+    # The order of the first ones is no longer known.
+    begun = {rank: members.begun(rank) for rank in ranks}
+    unknown = {rank: begun[rank] - len(replayed[rank]) for rank in ranks}
+    hangs = any(rank.process.stacks for rank in ranks.values())
+    for at in range(max(unknown.values()), max(begun.values())):
+        replays = {
+            rank: replayed[rank][at - unknown[rank]] if at < begun[rank] else None
+            for rank in ranks
+            # One that was ended might have gone on.
+            if at < begun[rank] or hangs or ranks[rank].is_complete
         }
-        if len(set(counts.values())) < 2:
-            continue
-        groups = _groups(counts)
-        sides = _sides(groups)
-        odd, most = ranks[sides.odd[0]], ranks[sides.most[0]]
-        graph = captured[odd.number][at].graph
-        more = max((odd, most), key=lambda rank: counts[rank.number])
-        return Difference(
-            "replay",
-            sides.ranks,
-            f"{ranks_text(sides.odd)} replayed the graph of {odd.line(graph)} "
-            f"{count_text(counts[odd.number], 'time')}, {sides.others} {counts[most.number]:,}",
-            tuple(
-                f"{ranks_text(numbers)}: {count_text(count, 'replay')} of "
-                f"{ranks[numbers[0]].line(captured[numbers[0]][at].graph)}"
-                for numbers, count in groups
-            ),
-            members.text,
-            more.replay_frames(captured[more.number][at].graph),
-            (odd.number, graph.number),
+        values = {rank: each and each[0] for rank, each in replays.items()}
+        if len(set(values.values())) > 1:
+            break
+    else:
+        return None
+    sides = _sides(values)
+    texts = {
+        rank: f"replayed the graph of {each[1].line}: {_calls_text(each[1])}"
+        if each
+        else _end_text(ranks[rank], begun[rank])
+        for rank, each in replays.items()
+    }
+    number = f"replay {at + 1:,} of the group"
+    graph = next(each[1] for rank in (sides.odd, sides.most) if (each := replays[rank]))
+    mine, theirs = (texts[rank].partition(": ")[0] for rank in (sides.odd, sides.most))
+    sentence = f"{sides.subject} {mine}, {sides.others} {theirs} ({number})"
+    if hangs and None in replays.values():
+        ahead = [rank for rank, each in replays.items() if each]
+        behind = [rank for rank, each in replays.items() if not each]
+        sentence = (
+            f"{ranks_text(ahead)} wait{'s' * (len(ahead) == 1)} in {number}, of the graph of "
+            f"{graph.line}, for {ranks_text(behind)}, which {texts[behind[0]]}"
         )
-    return None
+    return Difference(
+        sides.ranks,
+        sentence,
+        tuple(f"{ranks_text(group)}: {texts[group[0]]}" for group in sides.groups),
+        group_text(members.communicator),
+        _replay_frames(graph),
+        (graph.rank.number, graph.graph.number),
+    )
 
 
-class _Issued(NamedTuple):
-    """A collective that a rank captures, the n-th of its communicator."""
+def _end_text(rank: Rank, begun: int) -> str:
+    if rank.process.error:
+        return f"ended with {rank.process.error}"
+    return f"{'ended after' if rank.is_complete else 'began'} {count_text(begun, 'replay')}"
 
-    communicator: Communicator
-    number: int
-    graph: LedgerGraph
-    collective: Called
+
+def _replayed(
+    rank: Rank, captured: Sequence[Captured], names: dict[object, int]
+) -> list[tuple[int, Captured]]:
+    """The last replays of these graphs, the oldest first. ``names``: numbers of what is equal of a
+    graph on all ranks."""
+    counts = Counter[object]()
+    graphs: dict[int, tuple[int, Captured]] = {}
+    for each in captured:
+        # Where each rank sends as much as it wants, it may choose among graphs of several sizes.
+        is_sized = any(each.key[1])
+        name = each.key, counts[each.key] if is_sized else 0
+        counts[each.key] += 1
+        graphs[each.graph.number] = names.setdefault(name, len(names)), each
+    return [graphs[number] for number in rank.process.last_replays if number in graphs]
+
+
+def _replay_frames(graph: Captured) -> tuple[Frame, ...]:
+    """The calls that lead to most of its replays."""
+    places = graph.graph.replayed_at
+    frames = max(places, key=lambda each: each.seen).frames if places else graph.graph.frames
+    return tuple(graph.rank.capture.frames[frame] for frame in frames)
+
+
+_Issued = tuple[Communicator, int]
+"""A collective that a rank captures, the n-th of its communicator."""
 
 
 def _crossed(ranks: Sequence[Rank]) -> Iterator[Difference]:
     """Collectives of two communicators that two ranks run in different orders, each of them one
     after the other on one stream of one graph: each rank waits for the other."""
-    orders: defaultdict[tuple[Communicator, ...], dict[tuple[Communicator, ...], Rank]]
-    orders = defaultdict(dict)
+    orders: dict[tuple[_Issued, ...], dict[_Issued, Call]] = {}
     for rank in ranks:
-        issued = [each.communicator for each in _issued(rank)] if _uses_several(rank) else []
-        for pair in combinations(dict.fromkeys(issued), 2):
-            order = tuple(each for each in issued if each in pair)
-            orders[tuple(sorted(pair, key=str))].setdefault(order, rank)
-    for both, by_order in orders.items():
-        for one, other in combinations(by_order.values(), 2):
-            first, second = (
-                [each for each in _issued(rank) if each.communicator in both]
-                for rank in (one, other)
-            )
-            for mine, theirs in zip(first, second, strict=False):
-                if mine[:2] == theirs[:2]:
-                    continue
-                if _waits(first, mine, theirs) and _waits(second, theirs, mine):
-                    yield _crossing(one, mine, other, theirs)
-                    return
-                break
+        issued = _issued(rank)
+        orders.setdefault(tuple(issued), issued)
+    for first, second in combinations(orders.values(), 2):
+        places = {each: at for at, each in enumerate(first)}
+        for after, before in pairwise(each for each in second if each in places):
+            if (
+                places[before] < places[after]
+                and first[before].graph is first[after].graph
+                and second[before].graph is second[after].graph
+            ):
+                call, other = first[before], second[after]
+                here, there = (
+                    f"{each.collective.kind} #{number}{each.where} of group "
+                    f"{group_text(communicator)}"
+                    for each, (communicator, number) in ((call, before), (other, after))
+                )
+                numbers = call.rank.number, other.rank.number
+                yield Difference(
+                    numbers,
+                    f"rank {numbers[0]} runs {here} first, rank {numbers[1]} {there}: each waits "
+                    "for the other",
+                    (f"rank {numbers[0]}: {here}", f"rank {numbers[1]}: {there}"),
+                    f"{group_text(before[0])}, {group_text(after[0])}",
+                    call.frames or call.rank.frames(call.graph),
+                    (numbers[0], call.graph.number),
+                )
+                return
 
 
-def _uses_several(rank: Rank) -> bool:
-    """Whether a graph has collectives of several communicators."""
-    known = rank.capture.ledger.collectives if rank.capture.ledger else ()
-    return any(len({each.communicator for each in graph.each}) > 1 for graph in known)
-
-
-def _issued(rank: Rank) -> list[_Issued]:
+def _issued(rank: Rank) -> dict[_Issued, Call]:
+    """Those of graphs that have several communicators."""
     counts = Counter[Communicator]()
-    issued: list[_Issued] = []
-    for graph in rank.graphs:
-        for each in called_by(rank, graph):
-            issued.append(_Issued(each.communicator, counts[each.communicator], graph, each))
-            counts[each.communicator] += 1
+    issued: dict[_Issued, Call] = {}
+    known = rank.capture.ledger.collectives if rank.capture.ledger else ()
+    if all(len({each.communicator for each in graph.each}) < 2 for graph in known):
+        return issued
+    for call in chain.from_iterable(calls_of(rank, graph) for graph in rank.graphs):
+        each = call.collective
+        counts[each.communicator] += 1
+        # A root does not wait.
+        if each.waits and each.root is None:
+            issued[each.communicator, counts[each.communicator]] = call
     return issued
-
-
-def _waits(issued: Sequence[_Issued], before: _Issued, after: _Issued) -> bool:
-    """Whether a rank runs ``before``, waits for it, and only then runs ``after``."""
-    if not before.collective.waits:
-        return False
-    return any(
-        each[:2] == after[:2]
-        and each.graph is before.graph
-        and each.collective.stream == before.collective.stream
-        for each in issued
-    )
-
-
-def _crossing(one: Rank, mine: _Issued, other: Rank, theirs: _Issued) -> Difference:
-    here, there = (
-        f"{named(rank, each.collective, each.number)} of group {group_text(each.communicator)}"
-        for rank, each in ((one, mine), (other, theirs))
-    )
-    return Difference(
-        "collective",
-        (one.number, other.number),
-        f"rank {one.number} runs {here} first, rank {other.number} {there}: each waits for the "
-        "other",
-        (f"rank {one.number}: {here}", f"rank {other.number}: {there}"),
-        f"{group_text(mine.communicator)}, {group_text(theirs.communicator)}",
-        frames_of(one, mine.collective) or one.frames(mine.graph),
-        (one.number, mine.graph.number),
-    )

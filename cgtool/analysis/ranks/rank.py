@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cgtool.analysis.graph.places import file_line
-from cgtool.analysis.reports import caller_of, place_of
+from cgtool.analysis.reports import lines_of, place_of
+from cgtool.analysis.units import bytes_text
 from cgtool.model.capture import Capture, Frame
-from cgtool.model.failure import usage
+from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.ledger import COMPILE, Collective, Communicator, LedgerGraph, Process
-
-POINT_TO_POINT = ("send", "recv")
-
-
-_OF_ANY_SIZE = ("all_to_all",)
-"""Collectives of which each rank may send as much as it wants."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,35 +32,13 @@ class Rank:
         return tuple(self.capture.frames[frame] for frame in graph.frames)
 
     def line(self, graph: LedgerGraph) -> str:
-        """``engine.py:88``: the line that captures; if several lines call its function, the one
-        that calls it. With the name that the graph has there."""
-        place = self._lines[graph.frames]
+        """``engine.py:88``: the line that captures, with the name that the graph has there."""
+        place = file_line(self._lines[self.frames(graph)])
         return f"{place} ({graph.key})" if graph.key else place
 
-    def replay_frames(self, graph: LedgerGraph) -> tuple[Frame, ...]:
-        """The calls that lead to most of the replays of one of its graphs, or to its capture."""
-        places = sorted(graph.replayed_at, key=lambda each: -each.seen)
-        frames = places[0].frames if places else graph.frames
-        return tuple(self.capture.frames[frame] for frame in frames)
-
     @cached_property
-    def _lines(self) -> dict[tuple[int, ...], str]:
-        chains = {each.frames: self.frames(each) for each in self.graphs}
-        callers: defaultdict[Frame | None, set[Frame | None]] = defaultdict(set)
-        for frames in chains.values():
-            callers[place_of(frames)].add(caller_of(frames))
-        return {
-            numbers: file_line(
-                (caller_of(frames) if len(callers[place_of(frames)]) > 1 else None)
-                or place_of(frames)
-            )
-            for numbers, frames in chains.items()
-        }
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-        return self.process.world_size or 0
+    def _lines(self) -> dict[tuple[Frame, ...], Frame | None]:
+        return lines_of(map(self.frames, self.graphs))
 
     @property
     def unread(self) -> bool:
@@ -78,90 +51,60 @@ class Rank:
         return self.process.ended_ns is not None and not self.process.error
 
     @cached_property
+    def last_replayed(self) -> LedgerGraph | None:
+        """The graph whose replay has begun last."""
+        last = self.process.last_replays[-1:]
+        return next((each for each in self.graphs if each.number in last), None)
+
+    @cached_property
     def in_replay(self) -> LedgerGraph | None:
         """The graph whose replay has begun and did not return."""
-        last = self.process.last_replays
-        if last and self.process.begun > sum(each.replays for each in self.graphs):
-            return next((each for each in self.graphs if each.number == last[-1]), None)
-        return None
+        hangs = self.process.begun > sum(each.replays for each in self.graphs)
+        return self.last_replayed if hangs else None
 
-    def last_of(self, captured: Sequence[Captured]) -> LedgerGraph:
-        """The one of these graphs that it replayed last."""
-        graphs = {each.graph.number: each.graph for each in captured}
-        order = (graphs[each] for each in reversed(self.process.last_replays) if each in graphs)
-        return next(order, captured[-1].graph)
-
-    def begun(self, graph: LedgerGraph) -> int:
-        """The replays of a graph that have begun."""
-        return graph.replays + (graph is self.in_replay)
+    def begun(self, graphs: Iterable[LedgerGraph]) -> int:
+        """The replays of these that have begun."""
+        return sum(each.replays + (each is self.in_replay) for each in graphs)
 
 
 def ranks_of(captures: Iterable[Capture]) -> list[Rank]:
     """The ranks of a program, in order: of its processes that have one. Raises CgtoolError (exit 2)
     if the captures are not those of one program."""
     ranks: dict[int, Rank] = {}
-    first: Capture | None = None
     for capture in captures:
         ledger = capture.ledger
-        processes = () if ledger is None else ledger.processes
         graphs: defaultdict[int, list[LedgerGraph]] = defaultdict(list)
         for graph in () if ledger is None else ledger.graphs:
             graphs[graph.process].append(graph)
-        # A worker of a DataLoader has the environment of its rank. Of a program that is started
-        # several times, the last one counts.
-        found: dict[int, Rank] = {}
-        for number, process in sorted(
-            enumerate(processes), key=lambda each: (bool(graphs[each[0]]), each[1].began_ns)
-        ):
-            if process.rank is not None:
-                rank = Rank(process.rank, process, tuple(graphs[number]), capture)
-                found = {
-                    known: each
-                    for known, each in found.items()
-                    if each.world_size == rank.world_size
-                }
-                found[rank.number] = rank
-        if not found:
-            continue
-        _check_program(first, capture, ranks.keys() & found.keys())
-        first = first or capture
-        ranks |= found
-    _check_world(ranks.values())
+        found = [
+            Rank(process.rank, process, tuple(graphs[number]), capture)
+            for number, process in enumerate(() if ledger is None else ledger.processes)
+            if process.rank is not None
+        ]
+        # Of a program that is started several times, the last one counts.
+        found.sort(key=lambda rank: (bool(rank.graphs), rank.process.began_ns))
+        size = found[-1].process.world_size if found else None
+        own = {rank.number: rank for rank in found if rank.process.world_size == size}
+        for number in ranks.keys() & own.keys():
+            raise _different(f"two of the files have rank {number}")
+        ranks |= own
+    programs = sorted({_program(each.capture) for each in ranks.values()})
+    if len(programs) > 1:
+        raise _different(f"the files are of different programs: {', '.join(programs)}")
+    sizes = sorted({each.process.world_size or 0 for each in ranks.values()})
+    if len(sizes) > 1:
+        raise _different(f"some files are of {sizes[0]} ranks, others of {sizes[-1]}")
     return [ranks[number] for number in sorted(ranks)]
 
 
-def _check_program(first: Capture | None, other: Capture, twice: Iterable[int]) -> None:
-    for rank in twice:
-        raise usage(
-            f"two of the files have rank {rank}",
-            why="they are of different runs",
-            fix="give a folder with the files of one run",
-        )
-    if first is not None and _program(first) != _program(other):
-        raise usage(
-            f"the files are of different programs: `{_program(first)}` and `{_program(other)}`",
-            fix="give a folder with the files of one run",
-        )
-
-
-def _check_world(ranks: Iterable[Rank]) -> None:
-    sizes = sorted({each.world_size for each in ranks})
-    if len(sizes) > 1:
-        raise usage(
-            f"the ranks are of different runs: some of {sizes[0]} processes, others of {sizes[-1]}",
-            fix="give a folder with the files of one run",
-        )
+def _different(problem: str) -> CgtoolError:
+    return usage(problem, fix="give a folder with the files of one run")
 
 
 def _program(capture: Capture) -> str:
-    """The script or module that a command runs, without its arguments, which may name the rank."""
-    command = () if capture.ledger is None else capture.ledger.command
-    for at, word in enumerate(command):
-        if word == "-m":
-            return " ".join(command[at : at + 2])
-        if word.endswith(".py"):
-            return word.rpartition("/")[2]
-    return " ".join(command[:1])
+    """The script that a command runs, without its arguments, which may name the rank."""
+    command = capture.ledger.command if capture.ledger else ()
+    return next((word.rpartition("/")[2] for word in command if word.endswith(".py")), "")
 
 
 def ranks_text(numbers: Iterable[int]) -> str:
@@ -175,54 +118,54 @@ def ranks_text(numbers: Iterable[int]) -> str:
     return f"rank{'s' * (len(ordered) > 1)} {', '.join(texts)}"
 
 
-class Signature(NamedTuple):
-    """What is equal of a collective on all ranks of its communicator."""
+class Call(NamedTuple):
+    """A collective of a graph, as a rank calls it."""
 
-    kind: str
-    dtype: str
+    rank: Rank
+    graph: LedgerGraph
+    collective: Collective
     bytes: int
-    root: int | None
-
-
-class Called(NamedTuple):
-    """A collective of a graph, with its size."""
-
-    kind: str
-    communicator: Communicator
-    dtype: str
-    bytes: int
-    peer: int | None
-    stream: int
-    waits: bool
-    origin: int | None
 
     @property
-    def signature(self) -> Signature:
-        size = 0 if self.kind in _OF_ANY_SIZE else self.bytes
-        return Signature(self.kind, self.dtype, size, self.peer)
+    def signature(self) -> tuple[str, str, int | None, int]:
+        """What is equal of it on all ranks."""
+        each = self.collective
+        return each.kind, each.dtype, each.root, self.bytes
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """The calls that lead to it; in a backward, to the op of its forward."""
+        capture, number = self.rank.capture, self.collective.origin
+        if number is None:
+            return ()
+        origin = capture.origins[number]
+        if not origin.frames and origin.forward is not None:
+            origin = capture.origins[origin.forward]
+        return tuple(capture.frames[frame] for frame in origin.frames)
+
+    @property
+    def where(self) -> str:
+        """``of layers.11.mlp (model.py:57)``"""
+        number, line = self.collective.origin, file_line(place_of(self.frames))
+        module = None if number is None else self.rank.capture.origins[number].module
+        return f" of {module}" * bool(module) + f" ({line})" * bool(line)
+
+    @property
+    def text(self) -> str:
+        """``all_reduce of 4.0 KiB float32``"""
+        kind, dtype, root, size = self.signature
+        text = f"{kind} of {bytes_text(size)} {dtype}" if size else kind
+        return text if root is None else f"{text} with root {root}"
 
 
-def called_by(rank: Rank, graph: LedgerGraph) -> list[Called]:
-    """The collectives of a graph, without what is sent from rank to rank."""
+def calls_of(rank: Rank, graph: LedgerGraph) -> list[Call]:
+    """The collectives of a graph, without those of ``torch.compile``: each rank decides for itself
+    when it runs these eagerly and records them again."""
     ledger = rank.capture.ledger
     if ledger is None or graph.collectives is None or graph.owner == COMPILE:
         return []
-    return [
-        Called(
-            each.kind,
-            ledger.communicators[each.communicator],
-            each.dtype,
-            size,
-            each.peer,
-            each.stream,
-            each.waits,
-            each.origin,
-        )
-        for each, size in zip(
-            ledger.collectives[graph.collectives].each, graph.collective_bytes, strict=False
-        )
-        if each.kind not in POINT_TO_POINT
-    ]
+    each = zip(ledger.collectives[graph.collectives].each, graph.collective_bytes, strict=False)
+    return [Call(rank, graph, call, size) for call, size in each]
 
 
 class Captured(NamedTuple):
@@ -231,91 +174,55 @@ class Captured(NamedTuple):
     rank: Rank
     communicator: Communicator
     graph: LedgerGraph
-    key: tuple[tuple[tuple[str, str, int | None], ...], tuple[int, ...]]
-    """What is equal of them on all ranks, and fast to compare: their kinds, dtypes and roots, and
-    their sizes."""
+    key: Any
+    """Their signatures, in a form that is fast to compare."""
 
     @property
-    def collectives(self) -> list[Called]:
-        called = called_by(self.rank, self.graph)
-        return [each for each in called if each.communicator == self.communicator]
+    def calls(self) -> list[Call]:
+        calls = calls_of(self.rank, self.graph)
+        return [each for each in calls if each.collective.communicator == self.communicator]
 
     @property
-    def signatures(self) -> list[Signature]:
-        return [each.signature for each in self.collectives]
+    def line(self) -> str:
+        return self.rank.line(self.graph)
 
 
-def by_communicator(rank: Rank) -> dict[Communicator, list[Captured]]:
-    """The graphs of a rank that have collectives, by communicator, without those of
-    ``torch.compile``: each rank decides for itself when it runs these eagerly and records them
-    again."""
+def _by_communicator(rank: Rank) -> dict[Communicator, list[Captured]]:
     ledger = rank.capture.ledger
     graphs: defaultdict[Communicator, list[Captured]] = defaultdict(list)
     if ledger is None:
         return graphs
-    split = cache(lambda number: _split(ledger.collectives[number].each))
+
+    @cache
+    def split(number: int) -> list[tuple[Communicator, object, list[int]]]:
+        each = ledger.collectives[number].each
+        places: defaultdict[Communicator, list[int]] = defaultdict(list)
+        for at, call in enumerate(each):
+            places[call.communicator].append(at)
+        return [
+            (
+                communicator,
+                tuple((each[at].kind, each[at].dtype, each[at].root) for at in numbers),
+                numbers,
+            )
+            for communicator, numbers in places.items()
+        ]
+
     for graph in rank.graphs:
-        if graph.collectives is None or graph.owner == COMPILE:
-            continue
-        for number, kinds, places in split(graph.collectives):
+        if graph.collectives is not None and graph.owner != COMPILE:
             sizes = graph.collective_bytes
-            if places is not None:
-                sizes = tuple(sizes[at] if is_sized else 0 for at, is_sized in places)
-            communicator = ledger.communicators[number]
-            graphs[communicator].append(Captured(rank, communicator, graph, (kinds, sizes)))
+            for communicator, kinds, numbers in split(graph.collectives):
+                # Of a damaged file, there may be fewer.
+                key = kinds, tuple([sizes[at] for at in numbers if at < len(sizes)])
+                graphs[communicator].append(Captured(rank, communicator, graph, key))
     return graphs
 
 
-_Places = tuple[tuple[int, bool], ...]
-"""The numbers of collectives in their graph, and whether their size counts."""
-
-
-def _split(
-    collectives: Sequence[Collective],
-) -> list[tuple[int, tuple[tuple[str, str, int | None], ...], _Places | None]]:
-    """The collectives of a graph, by the number of their communicator: their kinds, and their
-    places; None for all that there are."""
-    split: defaultdict[int, list[int]] = defaultdict(list)
-    for at, each in enumerate(collectives):
-        if each.kind not in POINT_TO_POINT:
-            split[each.communicator].append(at)
-    parts = []
-    for number, numbers in split.items():
-        of_one = [collectives[at] for at in numbers]
-        kinds = tuple((each.kind, each.dtype, each.peer) for each in of_one)
-        places = tuple((at, collectives[at].kind not in _OF_ANY_SIZE) for at in numbers)
-        is_all = len(numbers) == len(collectives) and all(is_sized for _, is_sized in places)
-        parts.append((number, kinds, None if is_all else places))
-    return parts
-
-
 def group_text(communicator: Communicator) -> str:
+    """``0 (ranks 0-3)``"""
     if not communicator.ranks:
         return communicator.name
     return f"{communicator.name} ({ranks_text(communicator.ranks)})"
-
-
-def place(rank: Rank, collective: Called) -> tuple[str | None, Frame | None]:
-    origin = None if collective.origin is None else rank.capture.origins[collective.origin]
-    return (None if origin is None else origin.module, place_of(frames_of(rank, collective)))
-
-
-def frames_of(rank: Rank, collective: Called) -> tuple[Frame, ...]:
-    """The calls that lead to a collective; in a backward, to the op of its forward."""
-    origins = rank.capture.origins
-    origin = None if collective.origin is None else origins[collective.origin]
-    if origin is not None and not origin.frames and origin.forward is not None:
-        origin = origins[origin.forward]
-    return () if origin is None else tuple(rank.capture.frames[each] for each in origin.frames)
-
-
-def named(rank: Rank, collective: Called, number: int) -> str:
-    """``all_reduce #7 of layers.11.mlp (model.py:57)``"""
-    module, line = place(rank, collective)
-    text = f"{collective.kind} #{number + 1}"
-    if module:
-        text += f" of {module}"
-    return text + (f" ({file_line(line)})" if line is not None else "")
 
 
 @dataclass(frozen=True)
@@ -327,26 +234,25 @@ class Members:
     captured: dict[int, list[Captured]]
     """The graphs of each rank that have collectives of the communicator."""
 
-    @property
-    def text(self) -> str:
-        """``0 (ranks 0-3)``"""
-        return group_text(self.communicator)
+    def begun(self, rank: int) -> int:
+        """The replays of these graphs that have begun."""
+        return self.ranks[rank].begun(each.graph for each in self.captured[rank])
 
 
 def members_of(ranks: Iterable[Rank]) -> Iterator[Members]:
     """The communicators that are in graphs, with those of their ranks that can be compared."""
-    compared = [rank for rank in ranks if not rank.unread]
-    captured = {rank.number: by_communicator(rank) for rank in compared}
+    compared = {rank.number: rank for rank in ranks if not rank.unread}
+    captured = {number: _by_communicator(rank) for number, rank in compared.items()}
     for each in dict.fromkeys(each for of_rank in captured.values() for each in of_rank):
         # Without its ranks, those that use it.
         members = [
-            rank
-            for rank in compared
-            if (rank.number in each.ranks if each.ranks else each in captured[rank.number])
+            number
+            for number in compared
+            if (number in each.ranks if each.ranks else each in captured[number])
         ]
         if len(members) > 1:
             yield Members(
                 each,
-                {rank.number: rank for rank in members},
-                {rank.number: captured[rank.number].get(each, []) for rank in members},
+                {number: compared[number] for number in members},
+                {number: captured[number].get(each, []) for number in members},
             )

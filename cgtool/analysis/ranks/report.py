@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
 from cgtool.analysis.ranks.differences import Difference, differences_of
 from cgtool.analysis.ranks.rank import Rank, ranks_of, ranks_text
-from cgtool.analysis.ranks.waits import Wait, waits_of
 from cgtool.analysis.reports import user_frames
-from cgtool.analysis.units import count_text
+from cgtool.analysis.units import count_text, extremes
 from cgtool.findings import code
 from cgtool.model.capture import Capture, Frame
 from cgtool.model.failure import usage
@@ -28,10 +27,6 @@ class RankRow:
     rank: int
     pid: int
     graphs: int
-    failed: int
-    nodes: int
-    """Of all graphs."""
-    collectives: int
     replays: int
     last_capture: str
     last_replay: str
@@ -46,9 +41,7 @@ class RankRow:
 class RankGraphRow:
     """A graph that ranks captured at the same line, with the same name, in the same order."""
 
-    owner: str
     line: str
-    key: str
     ranks: tuple[int, ...]
     nodes: tuple[int, ...]
     """This and the next two: the fewest and the most of a rank; one number if they are equal."""
@@ -71,15 +64,6 @@ class StackRow:
     frames: tuple[Frame, ...]
     """Innermost first."""
 
-    @property
-    def is_main(self) -> bool:
-        return self.thread == "MainThread"
-
-    @property
-    def has_users_code(self) -> bool:
-        """Whether it runs more than Python and installed packages."""
-        return any("/lib/python3." not in frame.file for frame in user_frames(self.frames))
-
 
 @dataclass(frozen=True)
 class RanksReport:
@@ -88,42 +72,40 @@ class RanksReport:
     command: str
     simulated: bool
     world_size: int
+    hang: str
+    """What was seen of a program that hangs."""
     sentence: str
     differences: tuple[Difference, ...]
-    waits: tuple[Wait, ...]
-    """When nothing moved any more (``--watchdog``)."""
     stacks: tuple[StackRow, ...]
     ranks: tuple[RankRow, ...]
     graphs: tuple[RankGraphRow, ...]
     notes: tuple[str, ...]
 
 
-def ranks_report(
-    captures: Sequence[Capture], command: str, names: Sequence[str] = ()
-) -> RanksReport:
-    """The ranks of a program, compared. Raises CgtoolError (exit 2) if there are none. ``names``:
-    the files of the captures."""
+def ranks_report(captures: Sequence[Capture], command: str, hang: str = "") -> RanksReport:
+    """The ranks of a program, compared. ``hang``: what was seen of a program that hangs, which need
+    not have ranks. Raises CgtoolError (exit 2) if there are none."""
     ranks = ranks_of(captures)
-    if not ranks:
+    if not ranks and not hang:
         raise usage(
             "no rank was recorded",
-            why="a process has a rank if it calls torch.distributed.init_process_group, or if its "
-            "launcher sets RANK and WORLD_SIZE; older versions of cgtool did not record it",
+            why="a process has a rank if it calls torch.distributed.init_process_group before it "
+            "captures a graph; older versions of cgtool did not record it",
             fix="cgtool run -- torchrun --nproc-per-node N train.py",
         )
-    differences, waits = differences_of(ranks), waits_of(ranks)
-    size = max(ranks[0].world_size, ranks[-1].number + 1)
+    differences = differences_of(ranks)
+    size = max((each.process.world_size or 0 for each in ranks), default=0)
     return RanksReport(
         command=command,
         simulated=any(each.environment.simulated for each in captures),
         world_size=size,
-        sentence=_sentence(ranks, differences, waits),
+        hang=hang,
+        sentence=_sentence(ranks, differences) if ranks else "",
         differences=differences,
-        waits=waits,
         stacks=tuple(stack for each in captures for stack in _stacks(each, ranks)),
         ranks=tuple(map(_row, ranks)),
         graphs=tuple(_graph_rows(ranks)),
-        notes=(*_without_ranks(captures, names), *_notes(ranks, size)),
+        notes=tuple(_notes(ranks, size)),
     )
 
 
@@ -140,13 +122,9 @@ def rank_findings(capture: Capture) -> Iterator[Finding]:
         )
 
 
-def _sentence(
-    ranks: Sequence[Rank], differences: Sequence[Difference], waits: Sequence[Wait]
-) -> str:
+def _sentence(ranks: Sequence[Rank], differences: Sequence[Difference]) -> str:
     if differences:
         return differences[0].sentence
-    if waits:
-        return waits[0].sentence
     early = [each for each in ranks if not each.is_complete]
     if failed := [each for each in early if each.process.error]:
         # The connections of the others end with it.
@@ -164,48 +142,21 @@ def _sentence(
 
 
 def _stacks(capture: Capture, ranks: Sequence[Rank]) -> Iterator[StackRow]:
-    """Threads that run the same on several ranks are one."""
-    numbers = {id(each.process): each.number for each in ranks}
-    alike: defaultdict[tuple[str, tuple[int, ...]], list[Process]] = defaultdict(list)
+    """Those of the main threads, and of others that run more than Python and installed packages.
+    Threads that run the same on several ranks are one."""
+    names = {id(each.process): each.number for each in ranks}
+    alike: defaultdict[tuple[str, tuple[Frame, ...]], list[Process]] = defaultdict(list)
     for process in capture.ledger.processes if capture.ledger else ():
-        for thread in process.stacks:
-            alike[thread.name, thread.frames].append(process)
+        # Without what starts the ranks, and workers that load data.
+        for thread in process.stacks if not ranks or id(process) in names else ():
+            frames = tuple(capture.frames[frame] for frame in thread.frames)
+            own = [each for each in user_frames(frames) if "/lib/python3." not in each.file]
+            if own or thread.name == "MainThread":
+                alike[thread.name, frames].append(process)
     for (name, frames), processes in alike.items():
-        known = [numbers[id(each)] for each in processes if id(each) in numbers]
-        if numbers and not known:
-            continue  # what starts the ranks, and workers that load data
+        known = ranks_text(names[id(each)] for each in processes) if ranks else ""
         pids = ", ".join(f"process {each.pid}" for each in processes)
-        calls = tuple(capture.frames[frame] for frame in frames)
-        yield StackRow(ranks_text(known) if known else pids, name, calls)
-
-
-@dataclass(frozen=True)
-class HangReport:
-    """The screen of ``--watchdog``."""
-
-    sentence: str
-    ranks: RanksReport | None
-    """None if no process has a rank."""
-    stacks: tuple[StackRow, ...]
-    simulated: bool
-
-
-def hang_report(capture: Capture, command: str, seconds: float) -> HangReport:
-    """What is known of a program in which nothing moves any more. ``seconds``: for so long."""
-    ranks = ranks_of([capture])
-    return HangReport(
-        f"nothing was captured or replayed for {seconds:g} s; the program goes on",
-        ranks_report([capture], command) if ranks else None,
-        tuple(_stacks(capture, ranks)),
-        capture.environment.simulated,
-    )
-
-
-def _without_ranks(captures: Sequence[Capture], names: Sequence[str]) -> Iterator[str]:
-    for capture, name in zip(captures, names, strict=False):
-        processes = capture.ledger.processes if capture.ledger else ()
-        if all(each.rank is None for each in processes):
-            yield f"{name} has no rank: of another program, or saved by an older cgtool"
+        yield StackRow(known or pids, name, frames)
 
 
 def _notes(ranks: Sequence[Rank], size: int) -> Iterator[str]:
@@ -217,17 +168,12 @@ def _notes(ranks: Sequence[Rank], size: int) -> Iterator[str]:
 
 
 def _row(rank: Rank) -> RankRow:
-    graphs, process = rank.graphs, rank.process
-    last = process.last_replays[-1:]
-    replayed = next((each for each in graphs if each.number in last), None)
+    graphs, process, replayed = rank.graphs, rank.process, rank.last_replayed
     end = "finished" if process.ended_ns is not None else "killed, or still running"
     return RankRow(
         rank.number,
         process.pid,
         graphs=sum(each.failure is None for each in graphs),
-        failed=sum(each.failure is not None for each in graphs),
-        nodes=sum(each.nodes or 0 for each in graphs),
-        collectives=sum(len(each.collective_bytes) for each in graphs),
         replays=sum(each.replays for each in graphs),
         last_capture=rank.line(graphs[-1]) if graphs else "",
         last_replay=rank.line(replayed) if replayed else "",
@@ -237,26 +183,23 @@ def _row(rank: Rank) -> RankRow:
 
 
 def _graph_rows(ranks: Sequence[Rank]) -> Iterator[RankGraphRow]:
-    alike: defaultdict[tuple[str, str, str, int], list[tuple[int, LedgerGraph]]]
-    alike = defaultdict(list)
+    alike: defaultdict[tuple[str, int], list[tuple[int, LedgerGraph]]] = defaultdict(list)
     for rank in ranks:
-        before = Counter[Hashable]()
+        before = Counter[str]()
         for graph in rank.graphs:
             if graph.failure is None and not graph.holds_a_pool:
-                name = graph.owner, rank.line(graph), graph.key
-                alike[*name, before[name]].append((rank.number, graph))
-                before[name] += 1
-    for (owner, place, key, _), graphs in alike.items():
+                line = rank.line(graph)
+                alike[line, before[line]].append((rank.number, graph))
+                before[line] += 1
+    for (line, _), graphs in alike.items():
         times = {rank: time for rank, graph in graphs if (time := _mean_ns(graph)) is not None}
         slowest = max(times, key=lambda rank: times[rank]) if len(times) > 1 else None
         yield RankGraphRow(
-            owner,
-            place,
-            key,
+            line,
             tuple(rank for rank, _ in graphs),
-            _range(graph.nodes or 0 for _, graph in graphs),
-            _range(len(graph.collective_bytes) for _, graph in graphs),
-            _range(graph.replays for _, graph in graphs),
+            extremes(graph.nodes or 0 for _, graph in graphs),
+            extremes(len(graph.collective_bytes) for _, graph in graphs),
+            extremes(graph.replays for _, graph in graphs),
             slowest,
             None if slowest is None else times[slowest],
             median_low(times.values()) if len(times) > 1 else None,
@@ -270,8 +213,3 @@ def _mean_ns(graph: LedgerGraph) -> int | None:
     if later < 1 or graph.first_replay_host_ns is None:
         return None
     return (graph.replay_host_ns - graph.first_replay_host_ns) // later
-
-
-def _range(counts: Iterable[int]) -> tuple[int, ...]:
-    known = set(counts)
-    return tuple(sorted({min(known), max(known)}))

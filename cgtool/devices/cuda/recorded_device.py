@@ -118,8 +118,7 @@ class CudaRecordedDevice:
         return StorageLife(ref, gone)
 
     def new_allocations(self) -> Sequence[Allocated]:
-        # In a forked process, CUDA cannot be used.
-        if not torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork():
+        if not torch.cuda.is_initialized():  # nor in a forked process, where it cannot be
             return ()
         from cgtool.model.journal import Allocated
 

@@ -144,8 +144,8 @@ class _Recorder(OpRecorder):
         self.kernels: list[_Launch] = []
         self.generated: dict[int, Site] = {}
         """The lines of generated code that made calls, by their index."""
-        self.uses: list[tuple[tuple[int, int], list[int], list[int]]] = []
-        """Of calls: their launches, and the storages that they read and write, by number."""
+        self.uses: list[tuple[tuple[int, int], list[tuple[int, bool]]]] = []
+        """Of calls: their launches, and the storages that they read or write, by number."""
         self.failed = set[int]()
         """The calls that raised an error, by their index."""
         self._may_be_generated = has_compiled()
@@ -293,10 +293,8 @@ class _NativeRecorder:
         ), uses in zip(self._log.calls(), self._log.uses(), strict=True):  # fmt: skip
             give_way()
             if uses and not looks_at_shapes(name):
-                is_read = not overwrites(name)
-                reads = [number for number, is_written in uses if is_read or not is_written]
-                writes = [number for number, is_written in uses if is_written]
-                result.uses.append(((launches[0], launches[1]), reads, writes))
+                changed = [] if overwrites(name) else [(each, False) for each, _ in uses]
+                result.uses.append(((launches[0], launches[1]), [*uses, *changed]))
             outside, running = places[frame] if frame >= 0 else ((), None)
             if not outside and waiting >= 0:
                 outside = waitings[waiting]
@@ -409,11 +407,8 @@ class _Watch:
         slow."""
         self._outside: tuple[int, ...] = ()
         """The numbers of the storages from outside."""
-        # In order, each once.
-        self._nodes_that_read, self._nodes_that_write = (
-            defaultdict[int, dict[int, None]](dict),
-            defaultdict[int, dict[int, None]](dict),
-        )
+        self._nodes = defaultdict[tuple[int, bool], dict[int, None]](dict)
+        """By number of a storage, those that read it and those that write it: in order."""
         self._can_observe = op_key.is_supported() and (compiled or can_pause())
         self._native = captures.native_recorder() if self._can_observe else None
 
@@ -477,7 +472,7 @@ class _Watch:
 
     def uses(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         return [
-            (tuple(self._nodes_that_read[number]), tuple(self._nodes_that_write[number]))
+            (tuple(self._nodes[number, False]), tuple(self._nodes[number, True]))
             for number in self._outside
         ]
 
@@ -513,12 +508,9 @@ class _Watch:
             return origins
         recorder = self._recorder.finish(give_way)
         counts = recorder.positions.counts(handles)
-        for (start, end), reads, writes in recorder.uses:
-            nodes = range(counts[start], counts[end])
-            for number in reads:
-                self._nodes_that_read[number] |= dict.fromkeys(nodes)
-            for number in writes:
-                self._nodes_that_write[number] |= dict.fromkeys(nodes)
+        for (start, end), uses in recorder.uses:
+            for use in uses:
+                self._nodes[use] |= dict.fromkeys(range(counts[start], counts[end]))
         numbers = {self._stream: 0}
 
         def stream_at(position: int) -> int:

@@ -16,7 +16,7 @@ import torch
 
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.findings import code
-from cgtool.observe.collectives import given, is_collective
+from cgtool.observe.collectives import given
 from cgtool.observe.frames import call_op
 from cgtool.observe.tensors import HOST, key_of, listed_tensors, place_of, tensors_in
 from cgtool.torch_compat import private
@@ -26,11 +26,6 @@ from cgtool.torch_compat.private import schema_of
 
 COLLECTIVES = "c10d::"
 """How the names of ops begin that hand tensors to a process group, and return its work."""
-_FUNCTIONAL = "_c10d_functional::"
-"""And of those that call one of these, and return tensors."""
-DISTRIBUTED = COLLECTIVES, _FUNCTIONAL
-
-
 NCCL_FIRST_CALL_IN_CAPTURE = code("nccl-first-call-in-capture")
 _POINT_TO_POINT = "c10d::send", "c10d::recv"
 _connected: set[str] = set()
@@ -70,12 +65,6 @@ class Running:
 
     def began(self, op: Any, args: Args, kwargs: Kwargs, output: Any) -> None:
         """A collective has returned ``output``."""
-        is_waited_for = given(op, args, kwargs).get("async_op") is False
-        if schema_of(op).name.startswith(_FUNCTIONAL):
-            # Those that wait or wrap have nothing to wait for.
-            for tensor in tensors_in(output) if is_collective(op) else ():
-                private.wait_tensor(tensor)
-            return
         results = output if isinstance(output, tuple) else (output,)
         keys = set(map(key_of, tensors_in((args, kwargs))))
         self._works += (
@@ -84,7 +73,7 @@ class Running:
             if isinstance(each, torch.ScriptObject)
         )
         # Without `async_op`, it runs on the current stream, and what follows is behind it.
-        if is_waited_for:
+        if given(op, args, kwargs).get("async_op") is False:
             self.wait()
 
     def wait(self, values: Iterable[Any] | None = None) -> None:

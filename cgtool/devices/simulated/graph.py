@@ -20,7 +20,7 @@ import torch
 
 from cgtool.detectors.refused_ops import run_checked
 from cgtool.detectors.streams import LaneNode
-from cgtool.devices.simulated.collectives import COLLECTIVES, DISTRIBUTED, Running
+from cgtool.devices.simulated.collectives import COLLECTIVES, Running
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.observe.access import AccessLog
 from cgtool.observe.effects import effect_of, launches
@@ -113,7 +113,7 @@ class SimulatedGraph:
                 running.wait((step.args, step.kwargs))
                 with torch.set_grad_enabled(step.grad_mode):
                     output = call_user(step.func, *step.args, **step.kwargs)
-                if step.call is not None and step.call.name.startswith(DISTRIBUTED):
+                if step.call is not None and step.call.name.startswith(COLLECTIVES):
                     running.began(step.func, step.args, step.kwargs, output)
                 for old, new in zip(step.results, tensors_in(output), strict=True):
                     _overwrite(old, new)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import weakref
+from collections import defaultdict
 from collections.abc import Callable, Container
 from functools import partial
 from typing import Any
@@ -24,7 +26,7 @@ from cgtool.model.journal import Allocated
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chain, chain_of, frames_of
-from cgtool.observe.ops import Record
+from cgtool.observe.ops import UNKNOWN, Record
 from cgtool.observe.origins import OriginTable
 from cgtool.observe.tensors import key_of
 from cgtool.observe.waiting import chain_or_waiting
@@ -43,8 +45,8 @@ class _Watch:
     _graph: SimulatedGraph
     _record: Record
 
-    def __init__(self, device: ScriptDevice, table: OriginTable) -> None:
-        self._device = device
+    def __init__(self, device: ScriptDevice, table: OriginTable, deaths: _Deaths) -> None:
+        self._device, self._deaths = device, deaths
         self._table = table
         self._ended_by: Finding | None = None
         self._watching = contextlib.ExitStack()
@@ -62,24 +64,20 @@ class _Watch:
         return lambda _: contents_of(nodes, calls, self._record, self._table)
 
     def storages(self) -> list[StorageRef]:
-        self._calls = [
-            (node, each.call.access)
-            for node, each in enumerate(self._graph.nodes)
-            if each.call.access
-        ]
-        used = {number for _, call in self._calls for number in (*call.reads, *call.writes)}
-        outside = self._accesses.outside(sorted(used), self._device.memory.is_captured)
-        self._outside = tuple(outside)
+        reads, writes = (defaultdict[int, list[int]](list) for _ in range(2))
+        for number, node in enumerate(self._graph.nodes):
+            access = node.call.access or UNKNOWN
+            for storages, nodes in ((access.reads, reads), (access.writes, writes)):
+                for storage in storages:
+                    nodes[storage].append(number)
+        numbers = sorted(reads.keys() | writes.keys())
+        outside = self._accesses.outside(numbers, self._device.memory.is_captured)
+        self._uses = [(tuple(reads[each]), tuple(writes[each])) for each in outside]
+        self._deaths.look_for_tensors({ref.key for ref in outside.values()})
         return list(outside.values())
 
     def uses(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        return [
-            (
-                tuple(node for node, call in self._calls if number in call.reads),
-                tuple(node for node, call in self._calls if number in call.writes),
-            )
-            for number in self._outside
-        ]
+        return self._uses
 
     def with_cause(self, finding: Finding) -> Finding:
         return self._ended_by or finding
@@ -96,6 +94,8 @@ class _Deaths:
         self.memory = memory
         self.last: dict[int, tuple[int, Chain]] = {}
         """By key of the storage."""
+        self.tensors = defaultdict[int, list[Weak[torch.Tensor]]](list)
+        """By key: what ``look_for_tensors`` has found."""
         data: Any = torch.Tensor.data
         setter = partial(self._set_data, data)
         patches.replace(torch.Tensor, "data", property(data.__get__, setter))
@@ -105,6 +105,15 @@ class _Deaths:
         data.__set__(tensor, value)
         if key is not None:
             self.note(key)
+
+    def look_for_tensors(self, keys: Container[int]) -> None:
+        """Find the tensors of Python that lead to these storages."""
+        self.tensors.clear()
+        for each in gc.get_objects():
+            if issubclass(type(each), torch.Tensor):
+                key = key_of(each)
+                if key is not None and key in keys:
+                    self.tensors[key].append(Weak(each, partial(self.note, key)))
 
     def note(self, key: int, _tensor: object = None) -> None:
         self.last[key] = clock.time_ns(), chain_or_waiting(sys._getframe())
@@ -117,22 +126,28 @@ class _Life:
         self, deaths: _Deaths, ref: StorageRef, gone: Callable[[str, Chain, int], None]
     ) -> None:
         self._deaths, self._ref, self._gone = deaths, ref, gone
-        self._tensors = [
-            Weak(each, partial(deaths.note, ref.key))
-            for each in gc.get_objects()
-            if issubclass(type(each), torch.Tensor) and key_of(each) == ref.key
-        ]
+        self._lived_ns = clock.time_ns()
+        self._tensors = deaths.tensors.pop(ref.key, [])
 
     def look(self) -> None:
         if self._deaths.memory.is_dead(self._ref):
-            time_ns, chain = self._deaths.last.get(self._ref.key) or (clock.time_ns(), ())
+            time_ns, chain = self._deaths.last.get(self._ref.key, (0, ()))
+            if time_ns < self._lived_ns:  # the death of a tensor that was not the last
+                time_ns, chain = clock.time_ns(), ()
             self._gone("freed", chain, time_ns)
+        else:
+            self._lived_ns = clock.time_ns()
 
 
 class _ProgramGraph(CUDAGraph):
     """Like PyTorch's class, whose methods call those of a class in C++."""
 
+    lives: weakref.WeakSet[_Life]
+    """Memory that graphs use."""
+
     def replay(self) -> None:
+        for life in list(self.lives):
+            life.look()
         super().replay()
 
 
@@ -169,7 +184,9 @@ class SimulatedRecordedDevice:
         device = ScriptDevice()
         device.reserved = self._allocated
         device.graph_class = type(
-            "CUDAGraph", (_ProgramGraph,), {"device": device, "annotations": Annotations()}
+            "CUDAGraph",
+            (_ProgramGraph,),
+            {"device": device, "annotations": Annotations(), "lives": weakref.WeakSet()},
         )
         self.graph_class: Any = device.graph_class
         self._device = device
@@ -191,10 +208,12 @@ class SimulatedRecordedDevice:
         """Nothing takes long."""
 
     def watch(self, table: OriginTable, chain: Chain, *, compiled: bool) -> _Watch:
-        return _Watch(self._device, table)
+        return _Watch(self._device, table, self._deaths)
 
     def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> _Life:
-        return _Life(self._deaths, ref, gone)
+        life = _Life(self._deaths, ref, gone)
+        self.graph_class.lives.add(life)
+        return life
 
     def functions(self) -> tuple[Function, ...]:
         return ()

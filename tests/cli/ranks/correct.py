@@ -1,4 +1,4 @@
-"""torchrun --nproc-per-node N correct.py: five programs whose ranks differ where they may."""
+"""torchrun --nproc-per-node N correct.py: six programs whose ranks differ where they may."""
 
 import os
 import warnings
@@ -157,11 +157,31 @@ def grids():
     assert (x[0].item(), y[0].item()) == (2, world // 2)
 
 
+@torch.no_grad()
+def experts():
+    """Each rank has a batch of its own, and chooses its graph; captured in another order."""
+    slots = torch.zeros(2 * world, device="cuda")
+    x, graphs, sums = torch.ones(4, device="cuda"), {}, {}
+
+    def exchange(size):
+        slots[:size].copy_(x[:size])
+        dist.all_to_all_single(torch.empty_like(slots), slots)
+
+    for size in (1, 2, 4) if rank % 2 else (4, 2, 1):
+        y = torch.ones(size, device="cuda")
+        graphs[size], _ = capture(lambda size=size: exchange(size))
+        sums[size], _ = capture(lambda y=y: dist.all_reduce(y))
+    for step in range(4):
+        graphs[(1, 2, 4)[step * (rank + 1) % 3]].replay()
+        sums[(4, 1)[step % 2]].replay()
+
+
 data_parallel()
 tensor_parallel()
 pipeline()
 uneven()
 grids()
+experts()
 dist.barrier()
 dist.destroy_process_group()
 print(f"rank {rank} is right", flush=True)

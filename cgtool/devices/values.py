@@ -42,7 +42,7 @@ def values_of(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[TensorValues, 
     if not named:
         return ()
     with arithmetic():
-        flat = [_flat(tensor.detach()) for _, tensor in named]
+        flat = [flat(tensor.detach()) for _, tensor in named]
         rows = [_rows(_numbers(values), _words(values)) for values in flat]
         read = torch.cat(rows).cpu().split([len(of) for of in rows])
     return tuple(
@@ -61,7 +61,7 @@ def values_of(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[TensorValues, 
 def first_bad(tensor: torch.Tensor) -> tuple[int, ...]:
     """The index of the first NaN; without one, of the first infinity."""
     with arithmetic():
-        values = _flat(tensor.detach())
+        values = flat(tensor.detach())
         numbers = _numbers(values)
         bad = numbers.isnan()
         found = bad if bool(bad.any()) else numbers.isinf()
@@ -73,7 +73,8 @@ def first_bad(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(reversed(index))
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Its elements one after the other: the tensor's own memory, or a copy of it."""
     values = dense(tensor)
     if values.data_ptr() % 4:
         values = values.clone()

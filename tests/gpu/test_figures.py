@@ -18,7 +18,6 @@ TYPES = [
 
 @pytest.mark.parametrize("counts", [(1,), (1000, 3), (5_000_001, 7, 1)])
 def test_figures_by_a_kernel(counts: tuple[int, ...]) -> None:
-    from cgtool.devices.cuda.driver import cu
     from cgtool.devices.cuda.figures import FiguresKernel, Memory
     from cgtool.devices.values import first_bad, values_from, values_of
 
@@ -31,8 +30,7 @@ def test_figures_by_a_kernel(counts: tuple[int, ...]) -> None:
                 tensor[count // 2], tensor[count // 3] = float("nan"), float("inf")
             tensors.append(tensor.cuda())
     memory = [Memory(each.data_ptr(), each.nbytes, each.dtype) for each in tensors]
-    stream = cu.CUstream(torch.cuda.current_stream().cuda_stream)
-    read = FiguresKernel().read(memory, stream)
+    read = FiguresKernel().read(memory, torch.cuda.current_stream().cuda_stream)
     for tensor, known, figures in zip(tensors, memory, read, strict=True):
         (expected,) = values_of([("out", tensor.cpu())])
         found = values_from(

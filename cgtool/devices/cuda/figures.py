@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import math
+from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -90,7 +91,7 @@ extern "C" __global__ void figures(const long long* tensors, double* rows) {
   }
 }
 """
-_TYPES = {
+TYPES = {
     torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.int8: 4,
     torch.int16: 5, torch.int32: 6, torch.int64: 7, torch.uint8: 8, torch.bool: 8,
     torch.complex64: 0, torch.complex128: 1,
@@ -122,11 +123,6 @@ class Memory(NamedTuple):
         return 1 if self.bytes % 4 else 4
 
 
-def is_known(dtype: torch.dtype, address: int) -> bool:
-    """Whether the kernel can read it."""
-    return dtype in _TYPES and address % 4 == 0
-
-
 class FiguresKernel:
     """The kernel, loaded in the current context. Raises RuntimeError if it cannot be compiled."""
 
@@ -139,54 +135,50 @@ class FiguresKernel:
             "cuModuleGetFunction", cu.cuModuleGetFunction(self._module, b"figures")
         )
         # The device reads and writes memory of the host that is pinned.
-        self._tensors = torch.empty(_TENSORS * 5, dtype=torch.int64, pin_memory=True)
-        self._rows = torch.empty(_TENSORS * _BLOCKS * FIGURES, dtype=torch.float64, pin_memory=True)
+        self._pinned = (
+            torch.empty(_TENSORS * 5, dtype=torch.int64, pin_memory=True),
+            torch.empty(_TENSORS * _BLOCKS * FIGURES, dtype=torch.float64, pin_memory=True),
+        )
+        tensors, rows = self._pointers = tuple(each.data_ptr() for each in self._pinned)
+        self._tensors = _bytes_at(tensors, self._pinned[0].nbytes).cast("q")
+        self._rows = _bytes_at(rows, self._pinned[1].nbytes).cast("d")
+        self._digests = self._rows.cast("B").cast("q")
 
-    def read(self, memory: Sequence[Memory], stream: Any) -> list[Figures]:
+    def read(self, memory: Sequence[Memory], stream: int) -> list[Figures]:
         """The figures of each, when the stream has come to this. Raises DriverError."""
         if len(memory) > _TENSORS:
             return self.read(memory[:_TENSORS], stream) + self.read(memory[_TENSORS:], stream)
-        longest = max(max(each.numbers, each.bytes // each.word_bytes) for each in memory)
+        fields, longest = list[int](), 1
+        for each in memory:
+            numbers, word_bytes = each.numbers, each.word_bytes
+            words = each.bytes // word_bytes
+            fields += (each.address, TYPES[each.dtype], numbers, words, word_bytes)
+            longest = max(longest, numbers, words)
         blocks = min(-(-longest // (_THREADS * _NUMBERS)), _BLOCKS)
-        fields = [
-            field
-            for each in memory
-            for field in (
-                each.address,
-                _TYPES[each.dtype],
-                each.numbers,
-                each.bytes // each.word_bytes,
-                each.word_bytes,
-            )
-        ]
-        ctypes.memmove(
-            self._tensors.data_ptr(), (ctypes.c_int64 * len(fields))(*fields), 8 * len(fields)
-        )
-        pointers = self._tensors.data_ptr(), self._rows.data_ptr()
-        arguments = pointers, (ctypes.c_void_p, ctypes.c_void_p)
+        self._tensors[: len(fields)] = array("q", fields)
+        arguments = self._pointers, (ctypes.c_void_p, ctypes.c_void_p)
         grid = blocks, len(memory), 1
         check(
             "cuLaunchKernel",
             cu.cuLaunchKernel(self._function, *grid, _THREADS, 1, 1, 0, stream, arguments, 0),
         )
         check("cuStreamSynchronize", cu.cuStreamSynchronize(stream))
-        count = blocks * len(memory)
-        rows = (ctypes.c_double * (count * FIGURES)).from_address(pointers[1])
-        digests = (ctypes.c_int64 * (count * FIGURES)).from_address(pointers[1])
-        found = []
-        for first in range(0, count * FIGURES, blocks * FIGURES):
-            of = slice(first, first + blocks * FIGURES)
-            row, bits = rows[of], digests[of]
-            total, squares, zeros, nans, infinities = (
-                math.fsum(row[figure::FIGURES]) for figure in range(2, FIGURES - 1)
-            )
-            least, largest, digest = (
-                min(row[::FIGURES]),
-                max(row[1::FIGURES]),
-                sum(bits[7::FIGURES]),
-            )
-            found.append(Figures(least, largest, total, squares, zeros, nans, infinities, digest))
-        return found
+        row = blocks * FIGURES
+        return [self._figures(slice(at * row, (at + 1) * row)) for at in range(len(memory))]
+
+    def _figures(self, of: slice) -> Figures:
+        """Of the blocks of a tensor."""
+        rows, digests = self._rows[of].tolist(), self._digests[of].tolist()
+        least, largest = min(rows[::FIGURES]), max(rows[1::FIGURES])
+        total, squares, zeros, nans, infinities = (
+            math.fsum(rows[figure::FIGURES]) for figure in range(2, FIGURES - 1)
+        )
+        digest = sum(digests[FIGURES - 1 :: FIGURES])
+        return Figures(least, largest, total, squares, zeros, nans, infinities, digest)
+
+
+def _bytes_at(address: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
 
 
 def _compiled(architecture: str) -> bytes:

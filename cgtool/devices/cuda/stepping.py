@@ -25,7 +25,7 @@ from cgtool.devices.cuda.driver import (
     graph_edges,
     graph_nodes,
 )
-from cgtool.devices.cuda.figures import FiguresKernel, Memory, is_known
+from cgtool.devices.cuda.figures import TYPES, FiguresKernel, Memory
 from cgtool.devices.cuda.nodes import TIMED, read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
 from cgtool.devices.stepping import (
@@ -35,7 +35,7 @@ from cgtool.devices.stepping import (
     named_arguments,
     named_scalars,
 )
-from cgtool.devices.values import first_bad, values_from
+from cgtool.devices.values import first_bad, flat, values_from
 from cgtool.model.capture import TensorValues
 from cgtool.observe.compiled_code import pause_in_compiled_code
 from cgtool.observe.frames import call_op
@@ -46,7 +46,7 @@ from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.inductor import kernel_launches, read_arguments, written_arguments
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import storage_at
+from cgtool.torch_compat.private import current_raw_stream, storage_at
 from cgtool.torch_compat.storages import Layout, extent
 
 Named = Iterable[tuple[str, torch.Tensor]]
@@ -60,17 +60,15 @@ class WrittenMemory(NamedTuple):
     bytes: int
     layout: Layout
 
-    def plain(self) -> Memory | None:
-        """For the kernel of figures; None if it is for PyTorch's ops."""
+    def is_contiguous(self) -> bool:
         size = 1
         for length, stride in zip(
             reversed(self.layout.shape), reversed(self.layout.stride), strict=True
         ):
             if length != 1 and stride != size:
-                return None
+                return False
             size *= length
-        known = is_known(self.layout.dtype, self.address)
-        return Memory(self.address, self.bytes, self.layout.dtype) if known else None
+        return True
 
     def tensor(self, device: torch.device) -> torch.Tensor:
         """A tensor there, which owns nothing."""
@@ -313,22 +311,27 @@ class CudaStepper(Stepper):
     def values(self, node: int) -> tuple[TensorValues, ...]:
         memory = self._memory.get(node, ())
         kernel = _figures_kernel()
-        plain = [each.plain() for each in memory]
-        if kernel is None or not memory or None in plain or node in self._together:
+        is_known = all(each.layout.dtype in TYPES for each in memory)
+        if kernel is None or not memory or not is_known or node in self._together:
             return super().values(node)
-        stream = cu.CUstream(torch.cuda.current_stream(self._device).cuda_stream)
-        figures = kernel.read([each for each in plain if each is not None], stream)
+        read, kept = [], []
+        for each in memory:
+            known = Memory(each.address, each.bytes, each.layout.dtype)
+            if each.address % 4 or not each.is_contiguous():
+                kept.append(flat(each.tensor(self._device)))
+                known = Memory(kept[-1].data_ptr(), kept[-1].nbytes, each.layout.dtype)
+            read.append(known)
+        figures = kernel.read(read, current_raw_stream(torch.cuda.current_device()))
         return tuple(
             values_from(
                 found,
                 each.name,
                 each.layout.dtype,
-                tuple(each.layout.shape),
+                each.layout.shape,
                 known.bytes // known.word_bytes,
                 partial(_first_bad, each, self._device),
             )
-            for each, known, found in zip(memory, plain, figures, strict=True)
-            if known is not None
+            for each, known, found in zip(memory, read, figures, strict=True)
         )
 
     def first(self, node: int) -> int:

@@ -42,8 +42,8 @@ def values_of(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[TensorValues, 
     if not named:
         return ()
     with arithmetic():
-        flat = [flat(tensor.detach()) for _, tensor in named]
-        rows = [_rows(_numbers(values), _words(values)) for values in flat]
+        elements = [flat(tensor.detach()) for _, tensor in named]
+        rows = [_rows(_numbers(values), _words(values)) for values in elements]
         read = torch.cat(rows).cpu().split([len(of) for of in rows])
     return tuple(
         values_from(
@@ -54,7 +54,7 @@ def values_of(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[TensorValues, 
             _words(values).numel(),
             partial(first_bad, tensor),
         )
-        for (name, tensor), values, of in zip(named, flat, read, strict=True)
+        for (name, tensor), values, of in zip(named, elements, read, strict=True)
     )
 
 

@@ -24,10 +24,8 @@ torch.set_num_threads(1)
 # A forked process makes its pool of threads anew when it first needs one. Where two threads come to
 # that at once, PyTorch fails with "Invalid thread pool!".
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
-# The plugin is pytest's; the figures need Triton.
-LEFT_OUT = ("cgtool.pytest_plugin", "cgtool.devices.cuda.figures")
 for module in pkgutil.walk_packages(cgtool.__path__, "cgtool."):
-    if not module.name.startswith(LEFT_OUT):
+    if not module.name.startswith("cgtool.pytest_plugin"):
         importlib.import_module(module.name)
 for name in (
     "numpy.random",

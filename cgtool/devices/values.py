@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -15,32 +17,64 @@ PART = 1 << 22
 FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)
 """An odd number with as many ones as zeros: 2 ** 64 over the golden ratio."""
 FIGURES = 8
-"""Least, largest, sum and sum of squares of the finite numbers; how many are zero, NaN, infinite;
-and the digest, as the bits of a double."""
-
-Rows = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Of numbers, and of the same memory as words: the figures of some parts, as doubles [parts,
-FIGURES]. The digest is a sum of the words, each times an odd number of its place; integers add up
-to the same in any order."""
+"""How many ``Figures`` there are."""
 
 
-def values_of(
-    named: Sequence[tuple[str, torch.Tensor]], rows_of: Rows | None = None
-) -> tuple[TensorValues, ...]:
-    """Of strided tensors with elements. The host waits for the device once."""
+class Figures(NamedTuple):
+    """Of the numbers of a tensor."""
+
+    least: float
+    """Of the finite ones, like the next three; infinite if there is none."""
+    largest: float
+    total: float
+    squares: float
+    """Their sum."""
+    zeros: float
+    nans: float
+    infinities: float
+    digest: int
+    """A sum of the words of its memory, each times an odd number of its place; integers add up to
+    the same in any order."""
+
+
+def values_of(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[TensorValues, ...]:
+    """Of strided tensors with elements, with PyTorch's ops. The host waits for the device once."""
     if not named:
         return ()
     with arithmetic():
-        flat = [_flat(tensor.detach()) for _, tensor in named]
-        rows = [(rows_of or rows_by_ops)(_numbers(values), _words(values)) for values in flat]
+        elements = [flat(tensor.detach()) for _, tensor in named]
+        rows = [_rows(_numbers(values), _words(values)) for values in elements]
         read = torch.cat(rows).cpu().split([len(of) for of in rows])
-        return tuple(
-            _values(name, tensor, values, of)
-            for (name, tensor), values, of in zip(named, flat, read, strict=True)
+    return tuple(
+        values_from(
+            _figures(of),
+            name,
+            tensor.dtype,
+            tuple(tensor.shape),
+            _words(values).numel(),
+            partial(first_bad, tensor),
         )
+        for (name, tensor), values, of in zip(named, elements, read, strict=True)
+    )
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
+def first_bad(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The index of the first NaN; without one, of the first infinity."""
+    with arithmetic():
+        values = flat(tensor.detach())
+        numbers = _numbers(values)
+        bad = numbers.isnan()
+        found = bad if bool(bad.any()) else numbers.isinf()
+        at = int(found.int().argmax()) // (2 if values.is_complex() else 1)
+    index = []
+    for size in reversed(tensor.shape):
+        index.append(at % size)
+        at //= size
+    return tuple(reversed(index))
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Its elements one after the other: the tensor's own memory, or a copy of it."""
     values = dense(tensor)
     if values.data_ptr() % 4:
         values = values.clone()
@@ -61,8 +95,9 @@ def _numbers(values: torch.Tensor) -> torch.Tensor:
     return values.view(torch.uint8) if values.dtype == torch.bool else values
 
 
-def rows_by_ops(numbers: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-    """``Rows`` with PyTorch's ops."""
+def _rows(numbers: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+    """Of each part of the numbers, and of as many words: ``Figures`` as doubles [parts, FIGURES],
+    with the bits of the digest."""
     count = -(-max(numbers.numel(), words.numel()) // PART)
     parts = (
         (numbers[at * PART : (at + 1) * PART].double(), words[at * PART : (at + 1) * PART])
@@ -91,44 +126,40 @@ def _row(wide: torch.Tensor, words: torch.Tensor, at: int) -> torch.Tensor:
     return torch.stack((*figures, digest.view(torch.float64)))
 
 
-def _values(
-    name: str, tensor: torch.Tensor, values: torch.Tensor, rows: torch.Tensor
-) -> TensorValues:
-    shape, size = tuple(tensor.shape), 2 if values.is_complex() else 1
-    least, largest = rows[:, 0].min().item(), rows[:, 1].max().item()
-    total, square, zeros, nans, infinities = rows[:, 2:-1].sum(0).tolist()
+def _figures(rows: torch.Tensor) -> Figures:
+    total, squares, zeros, nans, infinities = rows[:, 2:-1].sum(0).tolist()
+    ends = rows[:, 0].min().item(), rows[:, 1].max().item()
     digest = int(rows[:, -1].view(torch.int64).sum())
-    bad, infinite = int(nans), int(infinities)
-    finite = values.numel() * size - bad - infinite
-    first = None
-    if bad or infinite:
-        numbers = _numbers(values)
-        found = numbers.isnan() if bad else numbers.isinf()
-        first = _index(int(found.int().argmax()) // size, shape)
+    return Figures(*ends, total, squares, zeros, nans, infinities, digest)
+
+
+def values_from(
+    figures: Figures,
+    name: str,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    words: int,
+    first: Callable[[], tuple[int, ...]],
+) -> TensorValues:
+    """``words``: how many ``figures.digest`` is of; ``first`` finds a NaN or an infinity."""
+    nans, infinities = int(figures.nans), int(figures.infinities)
+    finite = math.prod(shape) * (2 if dtype.is_complex else 1) - nans - infinities
     return TensorValues(
         name,
-        str(tensor.dtype).removeprefix("torch."),
+        str(dtype).removeprefix("torch."),
         shape,
-        least if finite else None,
-        largest if finite else None,
-        _known(total / finite) if finite else None,
-        _known(math.sqrt(square)) if finite else None,
-        zeros=int(zeros),
-        nans=bad,
-        infinities=infinite,
-        first=first,
-        digest=(digest + _words(values).numel() + (1 << 63)) % (1 << 64) - (1 << 63),
+        figures.least if finite else None,
+        figures.largest if finite else None,
+        _known(figures.total / finite) if finite else None,
+        _known(math.sqrt(figures.squares)) if finite else None,
+        zeros=int(figures.zeros),
+        nans=nans,
+        infinities=infinities,
+        first=first() if nans or infinities else None,
+        digest=(figures.digest + words + (1 << 63)) % (1 << 64) - (1 << 63),
     )
 
 
 def _known(number: float) -> float | None:
     """None for what even a double cannot hold."""
     return number if math.isfinite(number) else None
-
-
-def _index(at: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    index = []
-    for size in reversed(shape):
-        index.append(at % size)
-        at //= size
-    return tuple(reversed(index))

@@ -1,8 +1,9 @@
-"""The figures of a tensor by one kernel are those by PyTorch's ops."""
+"""The figures of tensors by one kernel are those by PyTorch's ops."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -10,28 +11,35 @@ import torch
 pytestmark = pytest.mark.gpu
 
 TYPES = [
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn,
-    torch.complex64, torch.int64, torch.int8, torch.bool,
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("count", [1, 1000, 5_000_001])
-def test_figures_by_a_kernel(dtype: torch.dtype, count: int) -> None:
-    from cgtool.devices.cuda.figures import rows_by_kernel
-    from cgtool.devices.values import values_of
+@pytest.mark.parametrize("counts", [(1,), (1000, 3), (5_000_001, 7, 1)])
+def test_figures_by_a_kernel(counts: tuple[int, ...]) -> None:
+    from cgtool.devices.cuda.figures import FiguresKernel, Memory
+    from cgtool.devices.values import first_bad, values_from, values_of
 
     torch.manual_seed(0)
-    host = (torch.randn(count) * 8).to(dtype)
-    if count > 1 and (dtype.is_floating_point or dtype.is_complex):
-        host[count // 2] = float("nan")
-        if dtype.itemsize > 1:
-            host[count // 3] = float("inf")
-    (expected,) = values_of([("out", host)])
-    (found,) = values_of([("out", host.cuda())], rows_by_kernel)
-    for name in expected.__struct_fields__:
-        one, other = getattr(expected, name), getattr(found, name)
-        if isinstance(one, float):
-            assert math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9), (name, one, other)
-        else:
-            assert one == other, (name, one, other)
+    tensors = []
+    for dtype in TYPES:
+        for count in counts:
+            tensor = (torch.randn(count) * 8).to(dtype)
+            if count > 9 and (dtype.is_floating_point or dtype.is_complex):
+                tensor[count // 2], tensor[count // 3] = float("nan"), float("inf")
+            tensors.append(tensor.cuda())
+    memory = [Memory(each.data_ptr(), each.nbytes, each.dtype) for each in tensors]
+    read = FiguresKernel().read(memory, torch.cuda.current_stream().cuda_stream)
+    for tensor, known, figures in zip(tensors, memory, read, strict=True):
+        (expected,) = values_of([("out", tensor.cpu())])
+        found = values_from(
+            figures, "out", tensor.dtype, tuple(tensor.shape), known.bytes // known.word_bytes,
+            partial(first_bad, tensor),
+        )  # fmt: skip
+        for name in expected.__struct_fields__:
+            one, other = getattr(expected, name), getattr(found, name)
+            same = one == other
+            if isinstance(one, float):
+                same = math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+            assert same, (tensor.dtype, tensor.shape, name, one, other)

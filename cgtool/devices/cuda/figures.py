@@ -1,79 +1,201 @@
-"""The figures of a tensor in one launch: each op of PyTorch takes as long."""
-# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+"""The figures of all tensors that an op has written, in one launch.
+
+Each op of PyTorch takes ten microseconds on the host, and so does each tensor that is made. So a
+kernel of our own reads the memory where it lies, and writes to memory of the host.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import importlib
+import math
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import torch
-import triton
-import triton.language as tl
 
-from cgtool.devices.values import FACTOR, FIGURES, PART
+from cgtool.devices.cuda.driver import check, cu
+from cgtool.devices.values import FACTOR, FIGURES, PART, Figures
 
-_BLOCK = 1024
-_BLOCKS, _PROGRAMS = 4, 128
-"""Blocks that one program looks at before there is a second one, and how many there are at most:
-the host adds up their rows."""
+_SOURCE = r"""
+__device__ double number_at(long long address, int type, long long at) {
+  const void* memory = (const void*)address;
+  switch (type) {
+    case 0: return ((const float*)memory)[at];
+    case 1: return ((const double*)memory)[at];
+    case 2: {
+      float wide;
+      asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(((const unsigned short*)memory)[at]));
+      return wide;
+    }
+    case 3: return __uint_as_float((unsigned)((const unsigned short*)memory)[at] << 16);
+    case 4: return ((const signed char*)memory)[at];
+    case 5: return ((const short*)memory)[at];
+    case 6: return ((const int*)memory)[at];
+    case 7: return (double)((const long long*)memory)[at];
+    default: return ((const unsigned char*)memory)[at];
+  }
+}
+
+extern "C" __global__ void figures(const long long* tensors, double* rows) {
+  // Of each tensor: address, type, numbers, words, bytes of a word.
+  const long long* tensor = tensors + 5 * blockIdx.y;
+  const long long address = tensor[0], count = tensor[2], words = tensor[3];
+  const double infinity = __longlong_as_double(0x7ff0000000000000LL);
+  double own[7] = {infinity, -infinity, 0, 0, 0, 0, 0};
+  long long digest = 0;
+  const long long step = (long long)gridDim.x * blockDim.x;
+  for (long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+       at < count || at < words; at += step) {
+    if (at < count) {
+      const double number = number_at(address, (int)tensor[1], at);
+      if (number != number) {
+        own[5] += 1;
+      } else if (number == infinity || number == -infinity) {
+        own[6] += 1;
+      } else {
+        own[0] = number < own[0] ? number : own[0];
+        own[1] = number > own[1] ? number : own[1];
+        own[2] += number;
+        own[3] += number * number;
+        own[4] += number == 0;
+      }
+    }
+    if (at < words) {
+      const long long word = tensor[4] == 4 ? (long long)((const int*)address)[at]
+                                            : (long long)((const unsigned char*)address)[at];
+      const long long odd = ((at % PART + 1) * FACTOR) | 1;
+      digest += word * (odd ^ (odd >> 29)) * (2 * (at / PART) + 1);
+    }
+  }
+  __shared__ double all[7][THREADS];
+  __shared__ long long digests[THREADS];
+  const int me = threadIdx.x;
+  for (int figure = 0; figure < 7; ++figure) all[figure][me] = own[figure];
+  digests[me] = digest;
+  for (int half = THREADS / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (me < half) {
+      const int other = me + half;
+      all[0][me] = all[0][other] < all[0][me] ? all[0][other] : all[0][me];
+      all[1][me] = all[1][other] > all[1][me] ? all[1][other] : all[1][me];
+      for (int figure = 2; figure < 7; ++figure) all[figure][me] += all[figure][other];
+      digests[me] += digests[other];
+    }
+  }
+  if (me == 0) {
+    double* row = rows + 8 * ((long long)blockIdx.y * gridDim.x + blockIdx.x);
+    for (int figure = 0; figure < 7; ++figure) row[figure] = all[figure][0];
+    row[7] = __longlong_as_double(digests[0]);
+  }
+}
+"""
+TYPES = {
+    torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.int8: 4,
+    torch.int16: 5, torch.int32: 6, torch.int64: 7, torch.uint8: 8, torch.bool: 8,
+    torch.complex64: 0, torch.complex128: 1,
+}  # fmt: skip
+_THREADS = 256
+_NUMBERS = 16
+"""That a thread looks at before there is a second block."""
+_BLOCKS = 64
+_TENSORS = 512
+"""At once."""
 
 
-def rows_by_kernel(numbers: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-    """``cgtool.devices.values.Rows``, one for each program."""
-    count = triton.cdiv(max(numbers.numel(), words.numel()), _BLOCK * _BLOCKS)
-    programs = min(count, _PROGRAMS)
-    rows = torch.empty((programs, FIGURES), dtype=torch.float64, device=numbers.device)
-    bits = rows.view(torch.int64)
-    sizes = numbers.numel(), words.numel()
-    _figures[(programs,)](numbers, words, rows, bits, *sizes, PART, FACTOR, FIGURES, _BLOCK)
-    return rows
+class Memory(NamedTuple):
+    """A tensor whose elements follow each other."""
+
+    address: int
+    bytes: int
+    dtype: torch.dtype
+
+    @property
+    def numbers(self) -> int:
+        """How many; of a complex one, two."""
+        size = self.dtype.itemsize // (2 if self.dtype.is_complex else 1)
+        return self.bytes // size
+
+    @property
+    def word_bytes(self) -> int:
+        """As ``cgtool.devices.values``."""
+        return 1 if self.bytes % 4 else 4
 
 
-@triton.jit(do_not_specialize=["count", "word_count"])
-def _figures(
-    numbers,
-    words,
-    rows,
-    bits,
-    count,
-    word_count,
-    part: tl.constexpr,
-    factor: tl.constexpr,
-    columns: tl.constexpr,
-    block: tl.constexpr,
-):
-    infinity = float("inf")
-    least = tl.full([block], infinity, tl.float64)
-    largest = tl.full([block], -infinity, tl.float64)
-    total = tl.zeros([block], tl.float64)
-    squares = tl.zeros([block], tl.float64)
-    zeros = tl.zeros([block], tl.int64)
-    nans = tl.zeros([block], tl.int64)
-    infinities = tl.zeros([block], tl.int64)
-    digest = tl.zeros([block], tl.int64)
-    row = tl.program_id(0)
-    blocks = tl.cdiv(tl.maximum(count, word_count), block)
-    for at in range(row, blocks, tl.num_programs(0)):
-        places = tl.cast(at, tl.int64) * block + tl.arange(0, block)
-        inside = places < count
-        number = tl.load(numbers + places, mask=inside, other=0).to(tl.float64)
-        is_nan = number != number
-        is_infinite = tl.abs(number) == infinity
-        is_finite = inside & (is_nan == 0) & (is_infinite == 0)
-        kept = tl.where(is_finite, number, 0.0)
-        least = tl.minimum(least, tl.where(is_finite, number, infinity))
-        largest = tl.maximum(largest, tl.where(is_finite, number, -infinity))
-        total += kept
-        squares += kept * kept
-        zeros += (inside & (number == 0)).to(tl.int64)
-        nans += (inside & is_nan).to(tl.int64)
-        infinities += (inside & is_infinite).to(tl.int64)
-        word = tl.load(words + places, mask=places < word_count, other=0).to(tl.int64)
-        odd = ((places % part + 1) * factor) | 1
-        digest += word * (odd ^ (odd >> 29)) * (2 * (places // part) + 1)
-    rows += row * columns
-    tl.store(rows, tl.min(least))
-    tl.store(rows + 1, tl.max(largest))
-    tl.store(rows + 2, tl.sum(total))
-    tl.store(rows + 3, tl.sum(squares))
-    tl.store(rows + 4, tl.sum(zeros).to(tl.float64))
-    tl.store(rows + 5, tl.sum(nans).to(tl.float64))
-    tl.store(rows + 6, tl.sum(infinities).to(tl.float64))
-    tl.store(bits + row * columns + 7, tl.sum(digest))
+class FiguresKernel:
+    """The kernel, loaded in the current context. Raises RuntimeError if it cannot be compiled."""
+
+    def __init__(self) -> None:
+        major, minor = torch.cuda.get_device_capability()
+        self._module = check(
+            "cuModuleLoadData", cu.cuModuleLoadData(_compiled(f"sm_{major}{minor}"))
+        )
+        self._function = check(
+            "cuModuleGetFunction", cu.cuModuleGetFunction(self._module, b"figures")
+        )
+        # The device reads and writes memory of the host that is pinned.
+        self._pinned = (
+            torch.empty(_TENSORS * 5, dtype=torch.int64, pin_memory=True),
+            torch.empty(_TENSORS * _BLOCKS * FIGURES, dtype=torch.float64, pin_memory=True),
+        )
+        tensors, rows = self._pointers = tuple(each.data_ptr() for each in self._pinned)
+        self._tensors = _bytes_at(tensors, self._pinned[0].nbytes).cast("q")
+        self._rows = _bytes_at(rows, self._pinned[1].nbytes).cast("d")
+        self._digests = self._rows.cast("B").cast("q")
+
+    def read(self, memory: Sequence[Memory], stream: int) -> list[Figures]:
+        """The figures of each, when the stream has come to this. Raises DriverError."""
+        if len(memory) > _TENSORS:
+            return self.read(memory[:_TENSORS], stream) + self.read(memory[_TENSORS:], stream)
+        fields, longest = list[int](), 1
+        for each in memory:
+            numbers, word_bytes = each.numbers, each.word_bytes
+            words = each.bytes // word_bytes
+            fields += (each.address, TYPES[each.dtype], numbers, words, word_bytes)
+            longest = max(longest, numbers, words)
+        blocks = min(-(-longest // (_THREADS * _NUMBERS)), _BLOCKS)
+        self._tensors[: len(fields)] = array("q", fields)
+        arguments = self._pointers, (ctypes.c_void_p, ctypes.c_void_p)
+        grid = blocks, len(memory), 1
+        check(
+            "cuLaunchKernel",
+            cu.cuLaunchKernel(self._function, *grid, _THREADS, 1, 1, 0, stream, arguments, 0),
+        )
+        check("cuStreamSynchronize", cu.cuStreamSynchronize(stream))
+        row = blocks * FIGURES
+        return [self._figures(slice(at * row, (at + 1) * row)) for at in range(len(memory))]
+
+    def _figures(self, of: slice) -> Figures:
+        """Of the blocks of a tensor."""
+        rows, digests = self._rows[of].tolist(), self._digests[of].tolist()
+        least, largest = min(rows[::FIGURES]), max(rows[1::FIGURES])
+        total, squares, zeros, nans, infinities = (
+            math.fsum(rows[figure::FIGURES]) for figure in range(2, FIGURES - 1)
+        )
+        digest = sum(digests[FIGURES - 1 :: FIGURES])
+        return Figures(least, largest, total, squares, zeros, nans, infinities, digest)
+
+
+def _bytes_at(address: int, size: int) -> memoryview:
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+
+
+def _compiled(architecture: str) -> bytes:
+    """Raises RuntimeError."""
+    nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
+
+    def value(result: tuple[Any, ...]) -> Any:
+        error, *values = result
+        if int(error):
+            raise RuntimeError(f"NVRTC: {error}")
+        return values[0] if values else None
+
+    constants = f"#define PART {PART}LL\n#define FACTOR {FACTOR}LL\n#define THREADS {_THREADS}\n"
+    source = (constants + _SOURCE).encode()
+    program = value(nvrtc.nvrtcCreateProgram(source, b"figures.cu", 0, [], []))
+    value(nvrtc.nvrtcCompileProgram(program, 1, [f"--gpu-architecture={architecture}".encode()]))
+    binary: bytes = b" " * value(nvrtc.nvrtcGetCUBINSize(program))
+    value(nvrtc.nvrtcGetCUBIN(program, binary))
+    value(nvrtc.nvrtcDestroyProgram(program))
+    return binary

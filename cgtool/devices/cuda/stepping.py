@@ -25,6 +25,7 @@ from cgtool.devices.cuda.driver import (
     graph_edges,
     graph_nodes,
 )
+from cgtool.devices.cuda.figures import TYPES, FiguresKernel, Memory
 from cgtool.devices.cuda.nodes import TIMED, read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
 from cgtool.devices.stepping import (
@@ -34,7 +35,7 @@ from cgtool.devices.stepping import (
     named_arguments,
     named_scalars,
 )
-from cgtool.devices.values import Rows, values_of
+from cgtool.devices.values import first_bad, flat, values_from
 from cgtool.model.capture import TensorValues
 from cgtool.observe.compiled_code import pause_in_compiled_code
 from cgtool.observe.frames import call_op
@@ -45,7 +46,7 @@ from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.dispatch_keys import Args, Kwargs
 from cgtool.torch_compat.inductor import kernel_launches, read_arguments, written_arguments
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import storage_at
+from cgtool.torch_compat.private import current_raw_stream, storage_at
 from cgtool.torch_compat.storages import Layout, extent
 
 Named = Iterable[tuple[str, torch.Tensor]]
@@ -58,6 +59,16 @@ class WrittenMemory(NamedTuple):
     address: int
     bytes: int
     layout: Layout
+
+    def is_contiguous(self) -> bool:
+        size = 1
+        for length, stride in zip(
+            reversed(self.layout.shape), reversed(self.layout.stride), strict=True
+        ):
+            if length != 1 and stride != size:
+                return False
+            size *= length
+        return True
 
     def tensor(self, device: torch.device) -> torch.Tensor:
         """A tensor there, which owns nothing."""
@@ -298,7 +309,30 @@ class CudaStepper(Stepper):
         return [(each.name, each.tensor(self._device)) for each in self._memory.get(node, ())]
 
     def values(self, node: int) -> tuple[TensorValues, ...]:
-        return values_of(self.written(node), _rows())
+        memory = self._memory.get(node, ())
+        kernel = _figures_kernel()
+        is_known = all(each.layout.dtype in TYPES for each in memory)
+        if kernel is None or not memory or not is_known or node in self._together:
+            return super().values(node)
+        read, kept = [], []
+        for each in memory:
+            known = Memory(each.address, each.bytes, each.layout.dtype)
+            if each.address % 4 or not each.is_contiguous():
+                kept.append(flat(each.tensor(self._device)))
+                known = Memory(kept[-1].data_ptr(), kept[-1].nbytes, each.layout.dtype)
+            read.append(known)
+        figures = kernel.read(read, current_raw_stream(torch.cuda.current_device()))
+        return tuple(
+            values_from(
+                found,
+                each.name,
+                each.layout.dtype,
+                each.layout.shape,
+                known.bytes // known.word_bytes,
+                partial(_first_bad, each, self._device),
+            )
+            for each, known, found in zip(memory, read, figures, strict=True)
+        )
 
     def first(self, node: int) -> int:
         return self._firsts.get(node, node)
@@ -337,16 +371,17 @@ class CudaStepper(Stepper):
         self._executables = [None] * self.count
 
 
-@cache
-def _rows() -> Rows | None:
-    """What needs one launch where Triton can compile it; None for PyTorch's ops."""
-    try:
-        from cgtool.devices.cuda.figures import rows_by_kernel
+def _first_bad(memory: WrittenMemory, device: torch.device) -> tuple[int, ...]:
+    return first_bad(memory.tensor(device))
 
-        rows_by_kernel(*torch.zeros((2, 4), dtype=torch.int32, device="cuda"))
-    except Exception:  # no Triton, or no compiler for what it launches with
+
+@cache
+def _figures_kernel() -> FiguresKernel | None:
+    """None where there is no NVRTC, or no memory: then PyTorch's ops do it."""
+    try:
+        return FiguresKernel()
+    except (ImportError, RuntimeError):
         return None
-    return rows_by_kernel
 
 
 def set_enabled(executable: Any, nodes: Iterable[int], *, on: bool) -> None:

@@ -471,12 +471,15 @@ def test_a_program_uses_the_recorder_that_is_compiled_while_it_runs(
 
 
 def unplaced(capture: Capture) -> list[str]:
-    """The kernels that have no op, or no line of the program."""
+    """The kernels that have no op, or no line of the program: in backward, that of the forward."""
     names = []
     for graph in capture.graphs:
         for node in graph.nodes:
             origin = None if node.origin is None else capture.origins[node.origin]
-            files = [] if origin is None else [capture.frames[at].file for at in origin.frames]
+            placed = origin
+            if origin is not None and origin.forward is not None:
+                placed = capture.origins[origin.forward]
+            files = [] if placed is None else [capture.frames[at].file for at in placed.frames]
             if origin is None or origin.op is None or "program.py" not in str(files):
                 function = None if node.kernel is None else capture.functions[node.kernel.function]
                 names.append(function.name if function else node.type)

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
 rank, world = dist.get_rank(), dist.get_world_size()
 odd = rank == world - 1
 

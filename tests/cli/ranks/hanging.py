@@ -7,7 +7,8 @@ import time
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
 rank, world = dist.get_rank(), dist.get_world_size()
 odd = rank == world - 1
 x, y = torch.ones(8, device="cuda"), torch.ones(16, device="cuda")

@@ -121,7 +121,7 @@ class Device:
     def notes_ops_in_python(self) -> bool:
         return False
 
-    def new_allocations(self) -> Any:
+    def new_allocations(self, *, lines: bool = False) -> Any:
         return None
 
     def functions(self) -> Any:

@@ -54,7 +54,7 @@ class Events:
         """The program marks this moment."""
         now_ns, journal = clock.time_ns(), self._journal
         with journal.protected(), journal.lock:
-            self.note_allocations()
+            self.note_allocations(lines=True)
             is_new = name not in self._names
             self._events += 1
             if self._events <= _MOST or (is_new and len(self._names) < 2 * _MOST):
@@ -72,7 +72,7 @@ class Events:
                 frames = frames_of(chain_or_waiting(sys._getframe(1)))
                 journal.append(Compiled(*function, frames))
 
-    def note_allocations(self) -> None:
+    def note_allocations(self, *, lines: bool = False) -> None:
         """Write what the device knows."""
-        if allocations := self._device.new_allocations():
+        if allocations := self._device.new_allocations(lines=lines):
             self._journal.append(*allocations)

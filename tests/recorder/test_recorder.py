@@ -115,7 +115,7 @@ class Device:
     def reserved_bytes(self) -> int | None:
         return None
 
-    def new_allocations(self) -> None:
+    def new_allocations(self, *, lines: bool = False) -> None:
         pass
 
 

@@ -1,7 +1,7 @@
 """What PyTorch's allocator has reserved on the device: how often, how much, and by which line.
 
-The allocator counts it. It knows the line of what is reserved after the first look: from then on it
-keeps the Python stack of each block, which takes a microsecond, unless the program had it do so.
+The allocator counts it. It knows lines while it keeps the Python stack of each block, which takes a
+microsecond: once they are asked for, or if the program has it do so.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ class Allocations:
         self._reserved = defaultdict[int, tuple[int, int]](lambda: (0, 0))
         """By device: how often the allocator has reserved memory, and how many bytes."""
         self._segments: set[tuple[int, int]] | None = None
-        """Device and address of those that are known."""
+        """Device and address of those that are known; None while nobody asks for lines."""
 
-    def new(self) -> list[Allocated]:
-        """Since the last call. What has no line has the same size each."""
+    def new(self, *, lines: bool) -> list[Allocated]:
+        """Since the last call; what has no line has the same size each. ``lines``: from now on,
+        they are asked for."""
         now_ns, found = clock.time_ns(), []
         grown = {}
         for device in range(torch.cuda.device_count()):
@@ -49,7 +50,9 @@ class Allocations:
             if size > 0:
                 # Expandable segments grow without being counted.
                 grown[device] = max(count, 1), size
-        if grown:
+        if lines and self._segments is None:
+            self._keep_lines()
+        elif grown and self._segments is not None:
             for segment in self._new_segments():
                 device, size = segment["device"], segment["total_size"]
                 times, rest = grown.get(device, (0, 0))
@@ -62,16 +65,18 @@ class Allocations:
                 found.append(Allocated(now_ns, of_one, device, ()))
         return found
 
+    def _keep_lines(self) -> None:
+        self._new_segments()
+        with contextlib.suppress(MissingPrivateName):
+            if lists_memory() and not records_memory_history():
+                record_memory_history(enabled="state", context="state", stacks="python")
+
     def _new_segments(self) -> list[dict[str, Any]]:
         with _without_inductor():
-            before, segments = self._segments, memory_segments()
+            segments = memory_segments()
+        known = self._segments or ()
         self._segments = {(each["device"], each["address"]) for each in segments}
-        if before is None:
-            with contextlib.suppress(MissingPrivateName):
-                if lists_memory() and not records_memory_history():
-                    record_memory_history(enabled="state", context="state", stacks="python")
-            return []
-        return [each for each in segments if (each["device"], each["address"]) not in before]
+        return [each for each in segments if (each["device"], each["address"]) not in known]
 
 
 @contextlib.contextmanager

@@ -121,9 +121,9 @@ class CudaRecordedDevice:
     def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> StorageLife:
         return StorageLife(ref, gone)
 
-    def new_allocations(self) -> Sequence[Allocated]:
+    def new_allocations(self, *, lines: bool = False) -> Sequence[Allocated]:
         # Nor in a forked process, where it cannot be.
-        return self._allocations.new() if torch.cuda.is_initialized() else ()
+        return self._allocations.new(lines=lines) if torch.cuda.is_initialized() else ()
 
     def pool_segments(self, pools: Container[tuple[int, int]]) -> list[PoolSegment]:
         from cgtool.torch_compat.allocator import pool_segments

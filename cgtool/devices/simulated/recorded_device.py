@@ -227,7 +227,7 @@ class SimulatedRecordedDevice:
     def stream(self) -> int | None:
         return None
 
-    def new_allocations(self) -> list[Allocated]:
+    def new_allocations(self, *, lines: bool = False) -> list[Allocated]:
         new, self._allocations = self._allocations, []
         return new
 

@@ -121,6 +121,9 @@ class Device:
     def notes_ops_in_python(self) -> bool:
         return False
 
+    def digests(self, tensors: Any) -> Any:
+        return [None for _ in tensors]
+
     def new_allocations(self, *, lines: bool = False) -> Any:
         return None
 

@@ -136,6 +136,9 @@ class EventRow:
     allocated_bytes: int | None
     given_back: int
     """Storages that graphs use, and that were freed or resized."""
+    rebound: int | None
+    """As of ``Event``."""
+    rewritten: int | None
 
 
 def event_rows(capture: Capture, ledger: Ledger) -> tuple[EventRow, ...]:
@@ -187,4 +190,6 @@ def _rows(capture: Capture, ledger: Ledger, process: int) -> Iterator[EventRow]:
             if ledger.followed_allocations
             else None,
             given_back=len(given_back[at]),
+            rebound=event.rebound if event else None,
+            rewritten=event.rewritten if event else None,
         )

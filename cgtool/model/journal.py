@@ -344,6 +344,9 @@ class Happened(msgspec.Struct, tag="event", array_like=True):
     frames: tuple[Frame, ...]
     replays: int
     """Replays of the process so far."""
+    rebound: int | None
+    """As of ``ledger.Event``."""
+    rewritten: int | None
 
 
 class Compiled(msgspec.Struct, tag="compiled", array_like=True):

@@ -29,11 +29,16 @@ from cgtool.torch_compat.private import storage_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from cgtool.observe.script.names import Named, Path
     from cgtool.torch_compat.allocator import PoolSegment
     from cgtool.torch_compat.storages import StorageRef
 
 _NAMING_NS = 2_000_000_000
 """After so many nanoseconds in all, memory gets no names anymore."""
+_LOOKING_NS = 1_000_000_000
+"""After so many nanoseconds in all, looks at what memory holds have pauses."""
+_PAUSE = 50
+"""So many times as long as the last look took."""
 _KINDS = {"parameter": "parameter", "state": "optimizer state"}
 """By the kind of the path that leads to it."""
 
@@ -41,12 +46,16 @@ _KINDS = {"parameter": "parameter", "state": "optimizer state"}
 class Memory:
     """The memory of a storage."""
 
-    __slots__ = ("graphs", "is_gone", "life", "number", "ref")
+    __slots__ = ("digest", "graphs", "is_gone", "life", "number", "path", "ref")
 
     life: MemoryLife
 
     def __init__(self, number: int, ref: StorageRef) -> None:
         self.number, self.ref = number, ref
+        self.path: Path | None = None
+        """To a parameter, or to state of an optimizer."""
+        self.digest: int | None = None
+        """Of its bytes, at the last look."""
         self.graphs: set[GraphReplays] = set()
         """Those that use it and can be replayed."""
         self.is_gone = False
@@ -75,7 +84,7 @@ class Addresses:
         self._resized: dict[int, tuple[Memory, dict[int, int]]] = {}
         """By ``storage_key``: what ``resize_`` has given back, and the replays until then."""
         self._is_collecting = self.is_over = False
-        self._naming_ns = 0
+        self._naming_ns = self._looking_ns = self._look_again_ns = 0
         patches.wrap(torch.UntypedStorage, "resize_", self._resize)
         gc.callbacks.append(self._collects)
         patches.callback(gc.callbacks.remove, self._collects)
@@ -105,8 +114,11 @@ class Addresses:
         for memory in new:
             ref = memory.ref
             self._known[ref.key] = memory
-            name = names.get(ref.key, ("", ""))
-            self._journal.append(MemoryUsed(memory.number, ref.address, ref.bytes, *name))
+            name, kind = "", ""
+            if (named := names.get(ref.key)) is not None:
+                name, kind = named.text, _KINDS.get(named.kind, "variable")
+                memory.path = named.path() if named.kind in _KINDS else None
+            self._journal.append(MemoryUsed(memory.number, ref.address, ref.bytes, name, kind))
         memories = [self._known.get(ref.key) for ref in storages]
         graph.memory = [memory for memory in memories if memory is not None]
         for memory in graph.memory:
@@ -165,8 +177,36 @@ class Addresses:
                 self._journal.append(MemoryBack(memory.number))
         return result
 
-    def _names(self, keys: set[int], frame: FrameType) -> Iterator[tuple[int, tuple[str, str]]]:
-        """The names and kinds of storages, by key."""
+    def changes(self) -> tuple[int | None, int | None]:
+        """``Event.rebound`` and ``Event.rewritten``. Seldom enough to cost the program little."""
+        began, memories = clock.perf_counter_ns(), list(self._known.values())
+        paths = [(memory, memory.path) for memory in memories if memory.path is not None]
+        if not paths or began < self._look_again_ns:
+            return None, None
+        from cgtool.observe.raw_tensors import raw
+        from cgtool.observe.tensors import key_of
+
+        bound = [
+            memory
+            for memory, path in paths
+            if not issubclass(type(value := path.look({})), torch.Tensor)
+            or key_of(value) == memory.ref.key
+        ]
+        rewritten = 0
+        with raw():
+            tensors = [memory.ref.everything() for memory in bound]
+            digests = self._device.digests([each for each in tensors if each is not None])
+        for memory in itertools.compress(bound, [each is not None for each in tensors]):
+            before, memory.digest = memory.digest, digests.pop(0)
+            rewritten += None not in (before, memory.digest) and before != memory.digest
+        now = clock.perf_counter_ns()
+        self._looking_ns += now - began
+        if self._looking_ns > _LOOKING_NS:
+            self._look_again_ns = now + _PAUSE * (now - began)
+        return len(paths) - len(bound), rewritten
+
+    def _names(self, keys: set[int], frame: FrameType) -> Iterator[tuple[int, Named]]:
+        """The names of storages, by key."""
         # Most programs never capture.
         from cgtool.observe.script.names import everything_named, stack_of
         from cgtool.observe.tensors import key_of
@@ -179,5 +219,5 @@ class Addresses:
                 key = key_of(named.value)
                 if key in left:
                     left.discard(key)
-                    yield key, (named.text, _KINDS.get(named.kind, "variable"))
+                    yield key, named
         self._naming_ns += clock.perf_counter_ns() - began

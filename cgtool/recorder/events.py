@@ -23,8 +23,15 @@ _MOST = 10_000
 class Events:
     """The events of this process."""
 
-    def __init__(self, device: RecordedDevice, journal: JournalWriter) -> None:
+    def __init__(
+        self,
+        device: RecordedDevice,
+        journal: JournalWriter,
+        changes: Callable[[], tuple[int | None, int | None]],
+    ) -> None:
+        """``changes``: ``Addresses.changes``."""
         self._device = device
+        self._changes = changes
         self._journal = journal
         self._ready_after: int | None = None
         self.renew()
@@ -60,7 +67,7 @@ class Events:
             if self._events <= _MOST or (is_new and len(self._names) < 2 * _MOST):
                 self._names.add(name)
                 frames = frames_of(chain_or_waiting(sys._getframe(1)))
-                journal.append(Happened(now_ns, name, frames, journal.replays()))
+                journal.append(Happened(now_ns, name, frames, journal.replays(), *self._changes()))
             elif self._events == _MOST + 1:
                 journal.lost(f"events after the first {_MOST:,}")
 

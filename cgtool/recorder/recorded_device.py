@@ -13,6 +13,8 @@ from cgtool.torch_compat.patches import Patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import torch
+
     from cgtool.observe.frames import Chain
     from cgtool.observe.origins import OriginTable
     from cgtool.torch_compat.allocator import PoolSegment
@@ -109,6 +111,10 @@ class RecordedDevice(Protocol):
         """Follow the memory of a storage, as long as what this returns is kept. ``gone`` is called
         once it was given back, or when ``look`` sees that: how (``LedgerMemory.how``), the calls
         that did it, and when by the system clock (ns)."""
+
+    def digests(self, tensors: Sequence[torch.Tensor]) -> list[int | None]:
+        """Numbers that differ where the bytes of some memory do; None for memory that cannot be
+        read now. No thread may capture."""
 
     def functions(self) -> tuple[Function, ...]:
         """All kernel functions seen so far."""

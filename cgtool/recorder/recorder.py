@@ -80,7 +80,7 @@ class Recorder(Subscriber[_Graph]):
         self._pools_read = 0
         self._patches = patches
         weak.hide(patches)
-        self._events = Events(device, self.journal)
+        self._events = Events(device, self.journal, self._changes)
         self._captures = Captures(
             device,
             self.journal,
@@ -106,6 +106,9 @@ class Recorder(Subscriber[_Graph]):
         notes.listen(self._events.add)
         for adapter in ADAPTERS:
             follow_engine(adapter, patches, self.journal.lost)
+
+    def _changes(self) -> tuple[int | None, int | None]:
+        return (None, None) if self._captures.are_in_progress else self._addresses.changes()
 
     def mark_ready(self, after: int) -> None:
         """Mark the event ``ready`` after so many replays."""

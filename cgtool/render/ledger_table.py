@@ -261,6 +261,18 @@ EVENTS: Sequence[Column[EventRow]] = (
         style=WARNING,
         explanation="storages outside the pools that graphs use, freed or resized",
     ),
+    Column(
+        "rebound",
+        optional=True,
+        style=WARNING,
+        explanation="parameters, buffers and optimizer state for which the program now has other "
+        "memory than its graphs use",
+    ),
+    Column(
+        "rewritten",
+        optional=True,
+        explanation="of the others: with other values than at the event before",
+    ),
 )
 
 

@@ -192,6 +192,10 @@ class StorageRef:
 
         return None if self.expired() else _look_at(self.key, make)
 
+    def everything(self) -> torch.Tensor | None:
+        """``tensor`` of all bytes."""
+        return self.tensor(Layout(torch.uint8, (self.bytes,), (1,), 0))
+
     def __del__(self, free: Any = free_weak_storage) -> None:
         # An argument, because modules may be cleared before this when Python ends.
         if self.key:

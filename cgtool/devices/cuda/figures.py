@@ -11,12 +11,14 @@ import importlib
 import math
 from array import array
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 
 from cgtool.devices.cuda.driver import check, cu
 from cgtool.devices.values import FACTOR, FIGURES, PART, Figures
+from cgtool.torch_compat.private import current_raw_stream
 
 _SOURCE = r"""
 __device__ double number_at(long long address, int type, long long at) {
@@ -175,6 +177,27 @@ class FiguresKernel:
         )
         digest = sum(digests[FIGURES - 1 :: FIGURES])
         return Figures(least, largest, total, squares, zeros, nans, infinities, digest)
+
+
+@cache
+def figures_kernel(_device: int) -> FiguresKernel | None:
+    """That of the current device; None where there is no NVRTC, or no memory."""
+    try:
+        return FiguresKernel()
+    except (ImportError, RuntimeError):
+        return None
+
+
+def digests(tensors: Sequence[torch.Tensor]) -> list[int | None]:
+    """``Figures.digest`` of contiguous tensors on the current device; None for others."""
+    device = torch.cuda.current_device()
+    kernel = figures_kernel(device)
+    here = [each for each in tensors if kernel is not None and each.device.index == device]
+    types = torch.int32, torch.uint8
+    memory = [Memory(each.data_ptr(), each.nbytes, types[each.nbytes % 4 > 0]) for each in here]
+    read = [] if kernel is None or not here else kernel.read(memory, current_raw_stream(device))
+    found = {each.address: figures.digest for each, figures in zip(memory, read, strict=True)}
+    return [found.get(each.data_ptr()) for each in tensors]
 
 
 def _bytes_at(address: int, size: int) -> memoryview:

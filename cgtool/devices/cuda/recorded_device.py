@@ -121,6 +121,11 @@ class CudaRecordedDevice:
     def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> StorageLife:
         return StorageLife(ref, gone)
 
+    def digests(self, tensors: Sequence[torch.Tensor]) -> list[int | None]:
+        from cgtool.devices.cuda.figures import digests
+
+        return digests(tensors)
+
     def new_allocations(self, *, lines: bool = False) -> Sequence[Allocated]:
         # Nor in a forked process, where it cannot be.
         return self._allocations.new(lines=lines) if torch.cuda.is_initialized() else ()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from cgtool.devices.cuda.driver import (
     graph_edges,
     graph_nodes,
 )
-from cgtool.devices.cuda.figures import TYPES, FiguresKernel, Memory
+from cgtool.devices.cuda.figures import TYPES, Memory, figures_kernel
 from cgtool.devices.cuda.nodes import TIMED, read_node, type_of
 from cgtool.devices.cuda.stamps import InCaptureRecorder
 from cgtool.devices.stepping import (
@@ -310,7 +310,7 @@ class CudaStepper(Stepper):
 
     def values(self, node: int) -> tuple[TensorValues, ...]:
         memory = self._memory.get(node, ())
-        kernel = _figures_kernel()
+        kernel = figures_kernel(torch.cuda.current_device())
         is_known = all(each.layout.dtype in TYPES for each in memory)
         if kernel is None or not memory or not is_known or node in self._together:
             return super().values(node)
@@ -373,15 +373,6 @@ class CudaStepper(Stepper):
 
 def _first_bad(memory: WrittenMemory, device: torch.device) -> tuple[int, ...]:
     return first_bad(memory.tensor(device))
-
-
-@cache
-def _figures_kernel() -> FiguresKernel | None:
-    """None where there is no NVRTC, or no memory: then PyTorch's ops do it."""
-    try:
-        return FiguresKernel()
-    except (ImportError, RuntimeError):
-        return None
 
 
 def set_enabled(executable: Any, nodes: Iterable[int], *, on: bool) -> None:

@@ -7,7 +7,7 @@ import gc
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.script_device import GraphMemory, ScriptDevice
 from cgtool.devices.simulated.stepping import SimulatedStepper
+from cgtool.devices.values import values_of
 from cgtool.model import clock
 from cgtool.model.capture import Contents, Environment, Function
 from cgtool.model.finding import Finding
@@ -223,6 +224,9 @@ class SimulatedRecordedDevice:
 
     def free_bytes(self) -> int | None:
         """None: no driver is there to take memory for a graph."""
+
+    def digests(self, tensors: Sequence[torch.Tensor]) -> list[int | None]:
+        return [each.digest for each in values_of([("", tensor) for tensor in tensors])]
 
     def stream(self) -> int | None:
         return None

@@ -197,7 +197,13 @@ def run_tree(capture: Capture, ledger: Ledger, report: LedgerReport) -> dict[str
         "lanes": list(lanes),
         "entries": entries,
         "tables": _tables(report),
-    }
+        "memory": [
+            [-1 if row.number is None else row.number, row.key, row.line, row.pool,
+             row.grown_bytes, row.exec_bytes]
+            for row in report.graph_memory
+        ],
+        "estimates": report.size_estimates,
+    }  # fmt: skip
 
 
 def _tables(report: LedgerReport) -> list[dict[str, Any]]:

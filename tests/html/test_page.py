@@ -1011,6 +1011,43 @@ def test_a_finding_of_a_run_leads_to_its_graphs(opened):
     assert page("page.opened.get('run').view.timeline.lit.size") == 2
 
 
+GROWING = """
+import torch
+
+pool = torch.cuda.graph_pool_handle()
+kept = []
+for size in (1 << 20, 1 << 16, 1 << 22):
+    x = torch.zeros(size, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        kept.append((graph, x, x + 1))
+"""
+
+
+def test_what_the_captures_of_a_run_have_added(opened, tmp_path):
+    (tmp_path / "growing.py").write_text(GROWING)
+    run_cgtool("run", "--device", "simulated", "-o", "run.cgt", "growing.py", cwd=tmp_path)
+    capture = read(tmp_path / "run.cgt")
+    rows = ledger_report(capture).graph_memory
+    assert len(rows) == 3
+    grown = [row.grown_bytes for row in rows]
+    page = opened(capture)
+    page.show("added")
+    cells = "[...document.querySelectorAll('table.added tbody tr')].map((row) => row.innerText)"
+    texts = [[bytes_text(one), bytes_text(sum(grown[: at + 1]))] for at, one in enumerate(grown)]
+    assert [row.split("\t")[-2:] for row in page(cells)] == texts
+    bars = page("""[...document.querySelectorAll('.waterfall .part')].map(({style}) =>
+        [style.left, style.width].map(parseFloat))""")
+    total = sum(grown)
+    assert bars == [
+        pytest.approx([100 * sum(grown[:at]) / total, 100 * one / total], abs=1e-3)
+        for at, one in enumerate(grown)
+        if one
+    ]
+    page.page.click("table.added tbody tr:last-child button")
+    assert page("state.nodes.length") == len(capture.graphs[-1].nodes)
+
+
 def test_failed_captures_without_a_finding_are_listed(opened):
     capture = serving()
     *graphs, failed = capture.ledger.graphs

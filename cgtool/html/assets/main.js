@@ -3,7 +3,7 @@
 
 const VIEWS = {
   difference: DifferenceView, answer: AnswerView, graph: GraphView, tables: TablesView, source: SourceView,
-  memory: MemoryView, run: RunView,
+  memory: MemoryView, run: RunView, added: RunMemoryView,
 };
 
 class Page {

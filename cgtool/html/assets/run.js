@@ -257,3 +257,44 @@ class RunView {
     this.plot.resize();
   }
 }
+
+/** What each capture of a program has added to the memory of its pool and of the driver, in order: a
+    bar begins where the one before it ended. */
+class RunMemoryView {
+  static title = "Memory";
+
+  constructor(host, capture) {
+    const { memory, estimates } = capture.run;
+    const total = memory.reduce((sum, [, , , , grown, driver]) => sum + grown + driver, 0);
+    const ofDriver = memory.reduce((sum, [, , , , , driver]) => sum + driver, 0);
+    const part = (from, size, series) => {
+      const filled = make("span.part", { "data-series": series });
+      filled.style.left = `${(100 * from) / total || 0}%`;
+      filled.style.width = `${(100 * size) / total || 0}%`;
+      return size > 0 && filled;
+    };
+    let before = 0;
+    const rows = memory.map(([graph, key, line, pool, grown, driver]) => {
+      const name = key || capture.graphs[graph]?.name || "(not read)";
+      const select = () => state.select(capture.filter((node) => capture.graphOf[node] === graph), name);
+      const parts = [part(before, grown, 0), part(before + grown, driver ?? 0, 1)];
+      before += grown + (driver ?? 0);
+      return make("tr", {},
+        make("td", {}, graph < 0 ? name : link(name, select)), make("td.muted", {}, line), make("td.muted", {}, pool),
+        make("td.grow", {}, make("span.waterfall", {}, parts)),
+        make("td.number", {}, bytesText(grown)), ofDriver > 0 && make("td.number", {}, bytesText(driver)), make("td.number", {}, bytesText(before)));
+    });
+    const heads = ["graph", "line", "pool", "", "pool grew", ...(ofDriver > 0 ? ["driver"] : []), "together"];
+    append(host,
+      make("div.toolbar", {},
+        legendEntry("span.entry", {}, "var(--series-0)", "the pool grew"), ofDriver > 0 && legendEntry("span.entry", {}, "var(--series-1)", "the driver, for the executable graph"),
+        make("span.muted", {}, `${bytesText(total)} for ${countText(memory.length, "graph")}, in the order of their captures. What is free in a pool is used by later captures, which then add nothing.`)),
+      make("div.scroll", {},
+        make("table.compact.added", {}, make("thead", {}, make("tr", {}, heads.map((head) => make("th", {}, head)))), make("tbody", {}, rows)),
+        estimates.map((text) => make("p.small", {}, text))));
+  }
+
+  static applies(capture) {
+    return Boolean(capture.run?.memory.length);
+  }
+}

@@ -35,6 +35,8 @@ class GraphMemoryRow:
     grown_bytes: int
     """What the pool had reserved more after this capture than after the one before: the sum over
     the graphs of a pool is what ``torch.cuda.memory_snapshot()`` says after the last."""
+    kept_bytes: int | None
+    """What more of the pool is in use, mostly for its results: the rest is for later captures."""
     exec_bytes: int | None
     """The driver's memory for the executable graph."""
 
@@ -51,6 +53,7 @@ def graph_memory(capture: Capture, ledger: Ledger) -> tuple[GraphMemoryRow, ...]
         for line, entries in group.by_caller():
             lines.update((id(entry), file_line(line)) for entry in entries)
     before = defaultdict[tuple[int, int], int](int)
+    used_before = defaultdict[tuple[int, int], int](int)
     rows = []
     for entry in ledger.graphs:
         graph = None if entry.graph is None else capture.graphs[entry.graph]
@@ -58,6 +61,9 @@ def graph_memory(capture: Capture, ledger: Ledger) -> tuple[GraphMemoryRow, ...]
             continue
         place = entry.process, graph.pool
         grown, before[place] = entry.pool_bytes - before[place], entry.pool_bytes
+        kept = None
+        if (used := entry.pool_used_bytes) is not None:
+            kept, used_before[place] = max(used - used_before[place], 0), used
         if not entry.holds_a_pool:
             rows.append(
                 GraphMemoryRow(
@@ -66,6 +72,7 @@ def graph_memory(capture: Capture, ledger: Ledger) -> tuple[GraphMemoryRow, ...]
                     entry.key or sizes.get(entry.graph or 0, ""),
                     capture.memory.pools[graph.pool].name,
                     grown,
+                    kept,
                     graph.exec_bytes,
                 )
             )

@@ -181,6 +181,7 @@ class Captured(msgspec.Struct, tag="captured", array_like=True):
     ops_in_python: bool = False
     """Its ops were noted in Python, because the recorder in C++ was missing."""
     pool_bytes: int | None = None
+    pool_used_bytes: int | None = None
 
 
 class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):

@@ -283,6 +283,8 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes that PyTorch's allocator reserved from the device during the capture."""
     pool_bytes: Bytes | None = None
     """Bytes that its pool had reserved when it was captured; None if that is not known."""
+    pool_used_bytes: Bytes | None = None
+    """Those of them that were in use; later captures use the others."""
     overlaps: bool = False
     """Another capture of the process was in progress meanwhile: ``reserved_bytes`` has what both
     reserved."""

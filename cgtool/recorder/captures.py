@@ -445,6 +445,7 @@ class Captures:
         before = capture.start.before
         reserved = self._device.reserved_bytes()
         done_ns = _now()
+        segments = [each for each in capture.segments if each.pool == pool]
         captured = Captured(
             capture.number,
             (capture.read_ns - capture.begin_ns) + (over_ns - capture.end_ns),
@@ -464,7 +465,8 @@ class Captures:
             self._frames.frames_of(capture.captures),
             capture.overlaps,
             self._device.notes_ops_in_python(),
-            sum(each.bytes for each in capture.segments if each.pool == pool) or None,
+            sum(each.bytes for each in segments) or None,
+            sum(each.used_bytes for each in segments) if segments else None,
         )
         self._journal.append(captured)
         with self._lock:

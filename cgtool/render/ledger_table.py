@@ -432,6 +432,13 @@ GRAPH_MEMORY: Sequence[Column[GraphMemoryRow]] = (
         explanation="what its capture added to the memory that the pool has reserved",
     ),
     Column(
+        "keeps",
+        "kept_bytes",
+        optional=True,
+        explanation="what more of the pool is in use at its end, mostly by its results; later "
+        "captures use the rest",
+    ),
+    Column(
         "driver",
         "exec_bytes",
         optional=True,

@@ -40,7 +40,8 @@ class MemoryRow:
     """Memory of one kind that has met one fate."""
 
     kind: str
-    """``parameter``, ``optimizer state``, ``variable``; ``unknown`` if no name leads to it."""
+    """``parameter``, ``buffer``, ``optimizer state``, ``variable``; ``unknown`` if no name leads to
+    it."""
     names: tuple[str, ...]
     """The largest first."""
     count: int
@@ -132,7 +133,7 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
             fix=_FIX_OF_RESIZED
             if how == "resized"
             else _FIX_OF_PARAMETERS
-            if kind == "parameter"
+            if kind in ("parameter", "buffer")
             else None,
             evidence=tuple(_evidence(capture, uses)),
             graphs=numbers_of(entries),

@@ -117,6 +117,8 @@ class Addresses:
             name, kind = "", ""
             if (named := names.get(ref.key)) is not None:
                 name, kind = named.text, _KINDS.get(named.kind, "variable")
+                if kind == "parameter" and not issubclass(type(named.value), torch.nn.Parameter):
+                    kind = "buffer"
                 memory.path = named.path() if named.kind in _KINDS else None
             self._journal.append(MemoryUsed(memory.number, ref.address, ref.bytes, name, kind))
         memories = [self._known.get(ref.key) for ref in storages]

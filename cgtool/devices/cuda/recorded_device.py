@@ -122,9 +122,13 @@ class CudaRecordedDevice:
         return StorageLife(ref, gone)
 
     def digests(self, tensors: Sequence[torch.Tensor]) -> list[int | None]:
+        from cgtool.devices.cuda.driver import relaxed
         from cgtool.devices.cuda.figures import digests
 
-        return digests(tensors)
+        if torch.cuda.is_current_stream_capturing():  # by other means than those that are followed
+            return [None for _ in tensors]
+        with relaxed():
+            return digests(tensors)
 
     def new_allocations(self, *, lines: bool = False) -> Sequence[Allocated]:
         # Nor in a forked process, where it cannot be.

@@ -115,8 +115,9 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
         for use in entry.memory:
             if use.replays is not None and entry.replays > use.replays:
                 memory = ledger.memory[use.memory]
-                found[memory.how, memory.frames, memory.kind].append((entry, use))
-    for (how, _, kind), uses in found.items():
+                weight = memory.kind in ("parameter", "buffer")
+                found[memory.how, memory.frames, weight].append((entry, use))
+    for (how, _, is_weight), uses in found.items():
         memories = [ledger.memory[at] for at in dict.fromkeys(use.memory for _, use in uses)]
         entries = list({id(entry): entry for entry, _ in uses}.values())
         replays = sum(_replays_since(entry, [use.memory for _, use in uses]) for entry in entries)
@@ -130,11 +131,7 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
             f"{count_text(replays, 'replay')} followed: {_named(memories)}",
             frames or _replaying(capture, entries[0]),
             phase="replay",
-            fix=_FIX_OF_RESIZED
-            if how == "resized"
-            else _FIX_OF_PARAMETERS
-            if kind in ("parameter", "buffer")
-            else None,
+            fix=_FIX_OF_RESIZED if how == "resized" else _FIX_OF_PARAMETERS if is_weight else None,
             evidence=tuple(_evidence(capture, uses)),
             graphs=numbers_of(entries),
         )

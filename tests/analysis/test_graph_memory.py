@@ -9,7 +9,7 @@ MIB = 1 << 20
 
 def rows(sizes: dict[int, int]) -> list[GraphMemoryRow]:
     return [
-        GraphMemoryRow(number, "engine.py:8", f"batch {size}", "pool 0", 0, driver * MIB)
+        GraphMemoryRow(number, "engine.py:8", f"batch {size}", "pool 0", 0, None, driver * MIB)
         for number, (size, driver) in enumerate(sizes.items())
     ]
 

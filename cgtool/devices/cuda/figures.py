@@ -138,8 +138,10 @@ class FiguresKernel:
         )
         # The device reads and writes memory of the host that is pinned.
         self._pinned = (
-            torch.empty(_TENSORS * 5, dtype=torch.int64, pin_memory=True),
-            torch.empty(_TENSORS * _BLOCKS * FIGURES, dtype=torch.float64, pin_memory=True),
+            torch.empty(_TENSORS * 5, dtype=torch.int64, device="cpu", pin_memory=True),
+            torch.empty(
+                _TENSORS * _BLOCKS * FIGURES, dtype=torch.float64, device="cpu", pin_memory=True
+            ),
         )
         tensors, rows = self._pointers = tuple(each.data_ptr() for each in self._pinned)
         self._tensors = _bytes_at(tensors, self._pinned[0].nbytes).cast("q")
@@ -159,14 +161,16 @@ class FiguresKernel:
         blocks = min(-(-longest // (_THREADS * _NUMBERS)), _BLOCKS)
         self._tensors[: len(fields)] = array("q", fields)
         arguments = self._pointers, (ctypes.c_void_p, ctypes.c_void_p)
-        grid = blocks, len(memory), 1
+        count, threads = len(memory), _THREADS
         check(
             "cuLaunchKernel",
-            cu.cuLaunchKernel(self._function, *grid, _THREADS, 1, 1, 0, stream, arguments, 0),
+            cu.cuLaunchKernel(
+                self._function, blocks, count, 1, threads, 1, 1, 0, stream, arguments, 0
+            ),
         )
         check("cuStreamSynchronize", cu.cuStreamSynchronize(stream))
         row = blocks * FIGURES
-        return [self._figures(slice(at * row, (at + 1) * row)) for at in range(len(memory))]
+        return [self._figures(slice(at * row, (at + 1) * row)) for at in range(count)]
 
     def _figures(self, of: slice) -> Figures:
         """Of the blocks of a tensor."""

@@ -259,7 +259,7 @@ def test_names_of_ranks() -> None:
 
 
 HANGS = {
-    "replays_less": "rank 0 waits in replay 3 of the group, of the graph of hanging.py:18, for "
+    "replays_less": "rank 0 waits in replay 3 of the group, of the graph of hanging.py:19, for "
     "rank 1, which began 2 replays",
     "crossed_in_a_graph": "each waits for the other",
 }

@@ -67,7 +67,8 @@ def numbers_of(entries: Sequence[LedgerGraph]) -> tuple[int, ...]:
 def cost_findings(entries: Sequence[LedgerGraph], frames: tuple[Frame, ...]) -> Iterator[Finding]:
     """Findings on work that takes too much of a line's captures, and on captures that do not
     pay."""
-    spent = capture_time(entries)
+    whole_ones = [each for each in entries if each.failure is None]
+    spent = capture_time(whole_ones)
     parts: Sequence[tuple[Code, int, str]] = (
         (COLLECTOR_IN_CAPTURE, spent.collector_ns, "Python's garbage collector takes"),
         (
@@ -76,7 +77,7 @@ def cost_findings(entries: Sequence[LedgerGraph], frames: tuple[Frame, ...]) -> 
             "compiling, tuning and loading kernels in Triton and Inductor takes",
         ),
     )
-    whole = sum(each.capture_ns for each in entries)
+    whole = sum(each.capture_ns for each in whole_ones)
     for name, part, who in parts:
         if whole and part >= max(_LEAST_NS, _SHARE * whole):
             yield Finding(
@@ -85,9 +86,9 @@ def cost_findings(entries: Sequence[LedgerGraph], frames: tuple[Frame, ...]) -> 
                 frames,
                 evidence=(
                     f"{time_text(part)} of {time_text(whole)}, in "
-                    f"{count_text(len(entries), 'capture')}",
+                    f"{count_text(len(whole_ones), 'capture')}",
                 ),
-                graphs=numbers_of(entries),
+                graphs=numbers_of(whole_ones),
             )
     yield from _unpaid(entries, frames)
 

@@ -7,9 +7,11 @@ was doing. ``RULES`` were read in the sources of PyTorch 2.8 to 2.13 and seen on
 
 from __future__ import annotations
 
+import gc
 import linecache
 import os
 import re
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
@@ -285,6 +287,17 @@ def _code_of(table: Lines, line: str) -> Code | None:
     return next((line_code for line_code, pattern in table if re.search(pattern, line)), None)
 
 
+def _in_backward_of_cold_ddp(error: CaptureError) -> bool:
+    """In a backward of ``DistributedDataParallel``, which has run less often than it must."""
+    if "capture" not in error.phase or not error.ran("/torch/autograd/graph.py"):
+        return False
+    ddp = sys.modules.get("torch.nn.parallel.distributed")
+    kind = getattr(ddp, "DistributedDataParallel", ())
+    found = (each for each in gc.get_objects() if issubclass(type(each), kind))
+    # It counts the first ten only.
+    return any(each._get_ddp_logging_data().get("iteration", 10) < 10 for each in found)
+
+
 def _in_backward(error: CaptureError) -> bool:
     return "backward" in error.phase or error.ran("/torch/autograd/graph.py")
 
@@ -397,6 +410,13 @@ RULES = (
         "`torch.cond` or `while_loop` reads its condition on the host (900)",
         "compute both branches and select with torch.where; give a loop a fixed number of steps",
         when=lambda error: error.ran("/torch/_higher_order_ops/"),
+    ),
+    Rule(
+        code("ddp-default-stream-or-short-warmup"),
+        f"{_REFUSED}|{_INVALIDATED}|uncaptured work|event last recorded in a capturing stream",
+        "`DistributedDataParallel` has run fewer than 11 iterations: in the first ones it builds "
+        "its buckets and times itself with events, which is not permitted during capture",
+        when=_in_backward_of_cold_ddp,
     ),
     Rule(
         code("caching-allocator-disabled"),

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from cgtool.detectors.capture_errors import explain
 from cgtool.findings import page
@@ -82,6 +84,25 @@ def test_every_refusal_has_a_code(text):
 def test_a_library_error_in_eager_mode_is_not_late_initialization():
     text = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
     assert explain(raised(text), "warm-up") is None
+
+
+@pytest.mark.parametrize("iterations", [3, 11])
+def test_a_ddp_that_is_captured_too_early(iterations):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(torch.nn.Linear(4, 4))
+        x = torch.ones(2, 4)
+        for _ in range(iterations):
+            model(x).sum().backward()
+        model(x)
+        with pytest.raises(RuntimeError) as refused:  # as the engine of autograd raises it
+            exec(compile("raise RuntimeError(REFUSED)", torch.autograd.graph.__file__, "exec"))
+        finding = explain(refused.value, "capture")
+        is_cold = finding.code == "ddp-default-stream-or-short-warmup"
+        assert is_cold == (iterations < 11)
+        del model
+    finally:
+        dist.destroy_process_group()
 
 
 def test_what_the_user_says_is_not_taken_for_a_sentence_of_pytorch():

@@ -199,8 +199,9 @@ class Addresses:
             tensors = [memory.ref.everything() for memory in bound]
             digests = self._device.digests([each for each in tensors if each is not None])
         for memory in itertools.compress(bound, [each is not None for each in tensors]):
-            before, memory.digest = memory.digest, digests.pop(0)
-            rewritten += None not in (before, memory.digest) and before != memory.digest
+            if (digest := digests.pop(0)) is not None:
+                rewritten += memory.digest not in (None, digest)
+                memory.digest = digest
         now = clock.perf_counter_ns()
         self._looking_ns += now - began
         if self._looking_ns > _LOOKING_NS:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -43,3 +46,30 @@ def test_figures_by_a_kernel(counts: tuple[int, ...]) -> None:
             if isinstance(one, float):
                 same = math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
             assert same, (tensor.dtype, tensor.shape, name, one, other)
+
+
+UNMAPPED = """
+import torch
+from cgtool.devices.cuda.figures import digests
+from cgtool.torch_compat.private import storage_at
+
+size = 64 << 20
+kept, gone = (torch.ones(size, dtype=torch.uint8, device="cuda") for _ in range(2))
+address = gone.data_ptr()
+empty = torch.empty(0, dtype=torch.uint8, device="cuda")
+same = empty.set_(storage_at(address, gone.device, size), 0, (size,), (1,))
+both = digests([kept, same])
+del gone
+torch.cuda.empty_cache()
+print(both[0] is not None and both[0] == both[1], digests([kept, same]) == [both[0], None])
+"""
+
+
+def test_memory_that_is_not_mapped_is_not_read() -> None:
+    """An expandable segment gives back the memory, and keeps the addresses."""
+    environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    done = subprocess.run(
+        [sys.executable, "-c", UNMAPPED],
+        capture_output=True, text=True, check=False, env=environment,
+    )  # fmt: skip
+    assert done.stdout == "True True\n", done.stderr

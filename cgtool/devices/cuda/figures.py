@@ -192,11 +192,27 @@ def figures_kernel(_device: int) -> FiguresKernel | None:
         return None
 
 
+def _is_mapped(tensor: torch.Tensor) -> bool:
+    """Engines that sleep take the memory from behind addresses, which a kernel must not read."""
+    first = tensor.data_ptr()
+    attribute = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MAPPED
+    answers = (
+        cu.cuPointerGetAttribute(attribute, address)
+        for address in (first, first + tensor.nbytes - 1)
+    )
+    return all(not int(error) and bool(mapped) for error, mapped in answers)
+
+
 def digests(tensors: Sequence[torch.Tensor]) -> list[int | None]:
-    """``Figures.digest`` of contiguous tensors on the current device; None for others."""
+    """``Figures.digest`` of contiguous tensors on the current device; None for others, and for
+    memory that is not mapped."""
     device = torch.cuda.current_device()
     kernel = figures_kernel(device)
-    here = [each for each in tensors if kernel is not None and each.device.index == device]
+    here = [
+        each
+        for each in tensors
+        if kernel is not None and each.device.index == device and each.nbytes and _is_mapped(each)
+    ]
     types = torch.int32, torch.uint8
     memory = [Memory(each.data_ptr(), each.nbytes, types[each.nbytes % 4 > 0]) for each in here]
     read = [] if kernel is None or not here else kernel.read(memory, current_raw_stream(device))

@@ -31,7 +31,7 @@ from cgtool.render.node_text import NodeTexts
 from cgtool.render.report_table import Findings
 from cgtool.render.table import BAD, plain
 
-_PATTERN = "a node's number, op, kernel or module, FILE:LINE, or as in --select"
+_PATTERN = "node number, op, kernel, module, phase, FILE:LINE, or as in --select"
 _COMMANDS = {
     "next": ("n", "[N]", "run the next node, or N nodes"),
     "until": ("unt", "PATTERN", "run to the next node that matches, which runs too"),
@@ -52,7 +52,7 @@ _COMMANDS = {
 """By name: the short form, the arguments, what it does."""
 _SHORT = {short: name for name, (short, _, _) in _COMMANDS.items() if short} | {"exit": "quit"}
 _LINE = re.compile(r".+:\d+(-\d+)?")
-_NAMES = ("op", "module", "kernel", "type")
+_NAMES = ("op", "module", "kernel", "type", "phase")
 """Fields that a PATTERN without a field may match."""
 
 

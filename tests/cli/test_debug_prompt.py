@@ -183,6 +183,10 @@ def test_what_is_known_of_a_node(session):
     assert re.search(rf"^ +{tanh + 1} ->  +return self.last\(hidden\)$", info, re.MULTILINE)
 
 
+def test_a_phase_is_a_pattern(session):
+    assert re.search(r"^ *backward 0/6  aten::mm", session("until backward"), re.MULTILINE)
+
+
 def test_a_tensor_is_saved(session, tmp_path):
     shown = session("n", "save out", "save out[0] row.pt", "save out[0] row.pt", "p out.tolist()")
     assert "saved forward-0-out.pt" in shown

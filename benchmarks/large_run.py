@@ -124,8 +124,8 @@ class Device:
     def digests(self, tensors: Any) -> Any:
         return [None for _ in tensors]
 
-    def new_allocations(self, *, lines: bool = False) -> Any:
-        return None
+    def new_allocations(self, *, lines: bool = False) -> tuple[()]:
+        return ()
 
     def functions(self) -> Any:
         return self._functions

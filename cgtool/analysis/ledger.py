@@ -45,7 +45,6 @@ from cgtool.model.journal import (
     Compiled,
     Counters,
     Finished,
-    FollowsAllocations,
     GraphEnded,
     GraphRead,
     Happened,
@@ -146,7 +145,6 @@ class _ProcessLedger:
     events: list[Event] = field(default_factory=list)
     compiles: list[Compile] = field(default_factory=list)
     allocations: list[DeviceAllocation] = field(default_factory=list)
-    follows_allocations: bool = False
     pools: dict[tuple[int, int], LedgerPool] = field(default_factory=dict)
     memory: dict[int, LedgerMemory] = field(default_factory=dict)
     """By the number that the process gave it, as in the graphs."""
@@ -226,8 +224,6 @@ class _ProcessLedger:
                     self.events.append(self._new(Event, record))
                 case Compiled():
                     self.compiles.append(self._new(Compile, record))
-                case FollowsAllocations():
-                    self.follows_allocations = True
                 case Allocated():
                     self.allocations.append(self._new(DeviceAllocation, record))
         self._count(journal.counters())
@@ -578,8 +574,6 @@ def merge(
             ),
             compiles=tuple(each for process in processes for each in process.compiles),
             allocations=tuple(each for process in processes for each in process.allocations),
-            followed_allocations=bool(processes)
-            and all(each.follows_allocations for each in processes),
             step_runs=tuple(runs for each in processes for runs in each.step_runs),
             collectives=tuple(tables.collectives),
             pools=tuple(pool for each in processes for pool in each.pools.values()),

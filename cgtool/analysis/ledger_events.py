@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,22 +29,18 @@ class Happening(NamedTuple):
     bytes: int = 0
 
 
-def captures_of(capture: Capture) -> list[Happening] | None:
-    """The captures of a program, failed ones included; None for a capture of an ENTRY."""
-    if capture.ledger is None:
-        return None
+def captures_of(capture: Capture, ledger: Ledger) -> list[Happening]:
+    """The captures of a program, failed ones included."""
     return [
         Happening(entry.process, entry.began_ns, frames, entry.failure or entry.key)
-        for line in by_line(capture, capture.ledger)
+        for line in by_line(capture, ledger)
         for frames, entry in zip(line.calls, line.entries, strict=True)
         if entry.owner != UNSEEN
     ]
 
 
-def compiles_of(capture: Capture) -> list[Happening] | None:
-    """The compilations of a program; None for a capture of an ENTRY."""
-    if capture.ledger is None:
-        return None
+def compiles_of(capture: Capture, ledger: Ledger) -> list[Happening]:
+    """The compilations of a program."""
     return [
         Happening(
             each.process,
@@ -53,15 +49,12 @@ def compiles_of(capture: Capture) -> list[Happening] | None:
             f"{each.compiler} of {each.name or 'a function'}, {time_text(each.duration_ns)}"
             + (f", because {each.because}" if each.because else ""),
         )
-        for each in capture.ledger.compiles
+        for each in ledger.compiles
     ]
 
 
-def allocations_of(capture: Capture) -> list[Happening] | None:
-    """Memory that a program's allocator reserved; None if that was not followed."""
-    ledger = capture.ledger
-    if ledger is None or not ledger.followed_allocations:
-        return None
+def allocations_of(capture: Capture, ledger: Ledger) -> list[Happening]:
+    """Memory that a program's allocator reserved."""
     return [
         Happening(
             each.process,
@@ -73,6 +66,8 @@ def allocations_of(capture: Capture) -> list[Happening] | None:
         for each in ledger.allocations
     ]
 
+
+Happenings = Callable[[Capture, Ledger], Sequence[Happening]]
 
 # --- after an event
 
@@ -131,9 +126,9 @@ class EventRow:
     replays: int | None
     """None if not all are known."""
     compiles: int
-    allocations: int | None
-    """How often memory was reserved on the device; None if that was not followed."""
-    allocated_bytes: int | None
+    allocations: int
+    """How often memory was reserved on the device."""
+    allocated_bytes: int
     given_back: int
     """Storages that graphs use, and that were freed or resized."""
     rebound: int | None
@@ -153,16 +148,17 @@ def _rows(capture: Capture, ledger: Ledger, process: int) -> Iterator[EventRow]:
     events = [each for each in ledger.events if each.process == process]
     times = [event.time_ns for event in events]
 
-    def between(happenings: Iterable[Happening] | None) -> list[list[Happening]]:
+    def between(happenings: Iterable[Happening]) -> list[list[Happening]]:
         """What happened before each event, and after the last."""
         found: list[list[Happening]] = [[] for _ in range(len(events) + 1)]
-        for each in happenings or ():
+        for each in happenings:
             if each.process == process:
                 found[bisect_left(times, each.time_ns)].append(each)
         return found
 
-    captures, compiles = between(captures_of(capture)), between(compiles_of(capture))
-    allocations = between(allocations_of(capture))
+    captures, compiles, allocations = (
+        between(of(capture, ledger)) for of in (captures_of, compiles_of, allocations_of)
+    )
     given_back = between(
         Happening(each.process, each.gone_ns, (), each.name)
         for each in ledger.memory
@@ -185,10 +181,8 @@ def _rows(capture: Capture, ledger: Ledger, process: int) -> Iterator[EventRow]:
             captures=len(captures[at]),
             replays=None if before is None or after is None else max(after - before, 0),
             compiles=len(compiles[at]),
-            allocations=len(allocations[at]) if ledger.followed_allocations else None,
-            allocated_bytes=sum(each.bytes for each in allocations[at])
-            if ledger.followed_allocations
-            else None,
+            allocations=len(allocations[at]),
+            allocated_bytes=sum(each.bytes for each in allocations[at]),
             given_back=len(given_back[at]),
             rebound=event.rebound if event else None,
             rewritten=event.rewritten if event else None,

@@ -362,10 +362,6 @@ class Compiled(msgspec.Struct, tag="compiled", array_like=True):
     frames: tuple[Frame, ...]
 
 
-class FollowsAllocations(msgspec.Struct, tag="follows-allocations", array_like=True):
-    """Memory that is reserved on the device is noted."""
-
-
 class Allocated(msgspec.Struct, tag="allocated", array_like=True):
     """PyTorch's allocator has reserved a segment of memory on the device (``cudaMalloc``)."""
 
@@ -419,7 +415,6 @@ Record = (
     | Lost
     | Happened
     | Compiled
-    | FollowsAllocations
     | Allocated
     | Finished
 )

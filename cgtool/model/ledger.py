@@ -450,8 +450,6 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     """In order of time."""
     compiles: tuple[Compile, ...] = ()
     allocations: tuple[DeviceAllocation, ...] = ()
-    followed_allocations: bool = False
-    """All processes noted their allocations."""
     step_runs: tuple[StepRuns, ...] = ()
     pools: tuple[LedgerPool, ...] = ()
     memory: tuple[LedgerMemory, ...] = ()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 from cgtool.model import clock
-from cgtool.model.journal import Compiled, FollowsAllocations, Happened, JournalWriter
+from cgtool.model.journal import Compiled, Happened, JournalWriter
 from cgtool.model.ledger import READY
 from cgtool.observe.frames import frames_of
 from cgtool.observe.waiting import chain_or_waiting
@@ -40,8 +40,7 @@ class Events:
         """Start over: the journal is empty."""
         self._names: set[str] = set()
         self._events = 0
-        if self._device.new_allocations() is not None:
-            self._journal.append(FollowsAllocations())
+        self._device.new_allocations()  # what was there before
         self._replays = itertools.count(1)
         if self._ready_after is not None:
             notes.pending[notes.EVERY_REPLAY] = {}

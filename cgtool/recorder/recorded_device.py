@@ -128,10 +128,10 @@ class RecordedDevice(Protocol):
     def stream(self) -> int | None:
         """The handle of the current stream."""
 
-    def new_allocations(self, *, lines: bool = False) -> Sequence[Allocated] | None:
-        """Memory that PyTorch's allocator has reserved on the device since the last call; None if
-        that is not followed. Any thread may call it, also during a capture. On a GPU each has
-        the time of the call, and its line only if it was called with ``lines`` before."""
+    def new_allocations(self, *, lines: bool = False) -> Sequence[Allocated]:
+        """Memory that PyTorch's allocator has reserved on the device since the last call. Any
+        thread may call it, also during a capture. On a GPU each has the time of the call, and its
+        line only if it was called with ``lines`` before."""
 
     def pool_segments(self, pools: Container[tuple[int, int]]) -> Sequence[PoolSegment]:
         """Memory that these pools have reserved on the device."""

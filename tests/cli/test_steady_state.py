@@ -168,13 +168,6 @@ def test_without_the_event_nothing_can_be_told(folder: Path) -> None:
     assert "the program marked no event" in text
 
 
-def test_allocations_that_were_not_followed_are_unknown(folder: Path) -> None:
-    written(folder, allocations=(), followed_allocations=False)
-    code, text = gate(folder, "--max-allocations-after", "ready=0", file="changed.cgt")
-    assert code == 5
-    assert "were not followed" in text
-
-
 def test_the_event_of_a_process_counts_for_those_that_it_starts(folder: Path) -> None:
     _, run = ledger(folder)
     (process,) = run.processes
@@ -185,7 +178,6 @@ def test_the_event_of_a_process_counts_for_those_that_it_starts(folder: Path) ->
     code, text = gate(folder, "--max-captures-after", "ready=0", file="changed.cgt")
     assert code == 1
     assert "1 over" in text
-    assert "captures-after.ready is not about 1 process without the event ready" in text
 
 
 def test_a_capture_of_an_entry_has_no_events(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ class Device:
     def reserved_bytes(self) -> int | None:
         return None
 
-    def new_allocations(self, *, lines: bool = False) -> None:
-        pass
+    def new_allocations(self, *, lines: bool = False) -> tuple[()]:
+        return ()
 
 
 class Recorded:

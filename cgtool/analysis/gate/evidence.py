@@ -10,7 +10,7 @@ import msgspec
 
 from cgtool.analysis.diff.sentence import modules_are, outer_modules
 from cgtool.analysis.graph.places import WORK, Places, file_line
-from cgtool.analysis.ledger_events import Happening, first_times, since
+from cgtool.analysis.ledger_events import Happening, Happenings, first_times, since
 from cgtool.analysis.ledger_findings import by_line
 from cgtool.analysis.pools import ProgramPoolRow, peak_of, program_pools
 from cgtool.analysis.reports import (
@@ -214,16 +214,14 @@ def of_ledger(context: EvidenceContext, *, counts: Callable[[LedgerGraph], bool]
     return Evidence(tuple(texts), lines[0][0].place if lines else None)
 
 
-def of_events(
-    context: EvidenceContext, *, happenings: Callable[[Capture], Sequence[Happening] | None]
-) -> Evidence:
+def of_events(context: EvidenceContext, *, happenings: Happenings) -> Evidence:
     """The lines that did most of what happened after an event, and the first of each."""
     capture, event = context.measured.capture, context.phase
     if capture is None or capture.ledger is None or event is None:
         return Evidence()
     times = first_times(capture.ledger)[event]
     lines: dict[tuple[Frame | None, Frame | None], list[Happening]] = defaultdict(list)
-    for each in since(times, happenings(capture) or ()):
+    for each in since(times, happenings(capture, capture.ledger)):
         lines[place_of(each.frames), caller_of(each.frames)].append(each)
     chosen = sorted(lines.items(), key=lambda line: -len(line[1]))
     texts = []

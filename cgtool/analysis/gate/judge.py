@@ -35,9 +35,7 @@ from cgtool.analysis.gate.verdict import (
     time_against_baseline,
     undecided_limit,
 )
-from cgtool.analysis.ledger_events import first_times
 from cgtool.analysis.timing.regression import LOOKS
-from cgtool.analysis.units import count_text
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN, Failure, usage
@@ -135,7 +133,6 @@ def judge(
         notes += measured.capture.general_notes
     if baseline is not None and target.comparable:
         notes += target.notes(baseline)
-    notes += _not_judged(measured, budgets)
     worse = any(verdict.verdict == FAIL and verdict.baseline is not None for verdict in verdicts)
     if worse and compared is not None and files:
         notes.append(f"`cgtool diff {baseline_file} {files[0]}` shows all changes")
@@ -175,23 +172,6 @@ def _check_events(measured: Measured, budgets: Budgets) -> None:
                 f"{each.source}: the program had no event {event[:80]!r}{nearest(event, events)}",
                 fix=f"one of {', '.join(events[:20])}",
             )
-
-
-def _not_judged(measured: Measured, budgets: Budgets) -> Iterator[str]:
-    """Processes that a budget is not about, because they have no such event."""
-    capture = measured.capture
-    if capture is None or capture.ledger is None:
-        return
-    times = first_times(capture.ledger)
-    for limit in budgets.limits:
-        metric = BY_NAME[limit.metric]
-        happened = metric.after(capture) if metric.after else None
-        if happened and limit.phase in times:
-            others = {each.process for each in happened} - times[limit.phase].keys()
-            if others:
-                processes = count_text(len(others), "process", "processes")
-                name = key(metric.name, limit.phase)
-                yield f"{name} is not about {processes} without the event {limit.phase}"
 
 
 def _times(values: Baseline) -> Iterator[tuple[str, RunSamples]]:

@@ -16,7 +16,7 @@ import msgspec
 from cgtool.analysis.gate import evidence
 from cgtool.analysis.gate.evidence import Evidence, EvidenceContext, hazards_of
 from cgtool.analysis.ledger_events import (
-    Happening,
+    Happenings,
     allocations_of,
     captures_of,
     compiles_of,
@@ -51,10 +51,9 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     counted: Callable[[Capture, Sequence[Graph]], int | float | None] | None = None
     """Reads an exact figure of some graphs of a capture (all, or those of one phase), in the unit
     of the metric; None if the capture does not have it."""
-    after: Callable[[Capture], Sequence[Happening] | None] | None = None
+    after: Happenings | None = None
     """Reads what happened to a program, which is counted after each of its events: the metric has a
-    figure for each name of an event instead of each phase, and none for the whole. None if the
-    capture does not have it."""
+    figure for each name of an event instead of each phase, and none for the whole."""
     reported: Callable[[Sequence[Report]], int | None] | None = None
     """Reads a count from the reports of ``source``; None if they do not have it."""
     timed: Callable[[Baseline, str], RunSamples] | None = None
@@ -204,17 +203,12 @@ def _graph_share(capture: Capture, _graphs: Sequence[Graph]) -> float | None:
     return round(100 * (ledger.graphs_gpu_ns or 0) / ledger.gpu_ns, 2)
 
 
-def _after_event(
-    name: str,
-    means: str,
-    happenings: Callable[[Capture], Sequence[Happening] | None],
-    missing: str = _OF_PROGRAM,
-) -> Metric:
+def _after_event(name: str, means: str, happenings: Happenings) -> Metric:
     return Metric(
         name=name,
         means=f"{means} after an event (`cgtool run`)",
         after=happenings,
-        missing=missing,
+        missing=_OF_PROGRAM,
         evidence=partial(evidence.of_events, happenings=happenings),
     )
 
@@ -360,12 +354,7 @@ METRICS = (
     ),
     _after_event("captures-after", "captures", captures_of),
     _after_event("compiles-after", "compilations", compiles_of),
-    _after_event(
-        "allocations-after",
-        "allocations of device memory",
-        allocations_of,
-        missing="the allocations of the program were not followed",
-    ),
+    _after_event("allocations-after", "allocations of device memory", allocations_of),
     Metric(
         name="graph-share",
         means="share of the GPU time that is spent in graphs (`cgtool run --times`)",
@@ -405,8 +394,7 @@ def count(capture: Capture) -> dict[str, int | float]:
         if unrecorded(capture, metric) is not None:
             continue
         if metric.after is not None and capture.ledger is not None:
-            happenings = metric.after(capture)
-            after = {} if happenings is None else counts_since(capture.ledger, happenings)
+            after = counts_since(capture.ledger, metric.after(capture, capture.ledger))
             counts |= {key(metric.name, event): figure for event, figure in after.items()}
         if metric.counted is None:
             continue

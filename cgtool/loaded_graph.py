@@ -259,15 +259,6 @@ class Selection(Rows[NodeRow]):
         problem = f"a path between every node{other._with} and "
         return self._relation("parallel", other, answers, problem)
 
-    def in_sequence(self) -> Relation:
-        """Whether no two of them can run at the same time."""
-        gaps = self._graph.reach.gaps(self._ids)
-        if not gaps:
-            return self._relation("in sequence", self, [True] * len(self), "")
-        pairs = [" and ".join(map(self._graph.text, pair)) for pair in gaps]
-        problem = f"no path between {count_text(len(gaps), 'pair')} of nodes{self._with}"
-        return Relation("in sequence", problem, pairs)
-
     def edges_to(self, other: Selection) -> Rows[EdgeRow]:
         """The edges that lead from one of these straight to a node of ``other``."""
         sources, targets = ({row.id: row for row in nodes} for nodes in (self, other))

@@ -71,8 +71,6 @@ def test_order_is_of_each_with_any():
     assert kernels.after(graph.nodes(node="0|3"))
     assert graph.memsets().parallel_to(kernels)
     assert not kernels.parallel_to(kernels)
-    assert kernels.in_sequence()
-    assert not copies.in_sequence()
 
 
 def test_nothing_holds_without_nodes():
@@ -80,7 +78,7 @@ def test_nothing_holds_without_nodes():
     none, some = graph.kernels("nix"), graph.kernels()
     for relation in (
         none.before(some), some.before(none), none.after(some), some.after(none),
-        none.parallel_to(some), some.parallel_to(none), none.in_sequence(),
+        none.parallel_to(some), some.parallel_to(none),
     ):  # fmt: skip
         assert not relation
         assert "no node with kernel=nix; the graph has: " in repr(relation)
@@ -106,7 +104,6 @@ def test_all_nodes_are_in_the_text_and_some_in_the_line():
     assert len(nodes) == 17
     assert all("sm80_xmma_gemm" in node and "transformer.py:" in node for node in nodes)
     assert repr(relation).endswith(", and 16 more>")
-    assert str(graph.kernels("*norm*").in_sequence()) == "in sequence"
 
 
 def test_a_simulated_capture_has_no_kernels_to_assert_on():

@@ -189,8 +189,6 @@ def test_the_order_is_that_of_the_paths(graph, data):
     assert reach.may_overlap(first, second) == [
         any(a != b and not path(a, b) and not path(b, a) for b in second) for a in first
     ]
-    in_sequence = all(path(a, b) or path(b, a) for a in first for b in first if a != b)
-    assert (not reach.gaps(first)) == in_sequence
 
 
 CHAIN = [Edge(a, b) for a, b in pairwise(range(10_000))]
@@ -213,5 +211,4 @@ def test_a_large_graph_takes_less_than_seconds(edges):
     reach, every = Reach(capture.graphs[0]), range(10_000)
     reach.waits(every[::2], every[1::2])
     reach.may_overlap(every[::2], every[1::2])
-    reach.gaps(every)
     assert time.process_time() - began < 5

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
 
-from cgtool.analysis.graph.schedule import connected, in_order, longest, waits, weights
+from cgtool.analysis.graph.schedule import in_order, longest, waits, weights
 from cgtool.model.capture import Graph
 
 _BITS = 1024
@@ -34,13 +33,6 @@ class Reach:
                 ordered = above[node] | below[node] | part.get(node, 0)
                 answers[at] |= ordered.bit_count() < len(part)
         return answers
-
-    def gaps(self, nodes: Iterable[int]) -> list[tuple[int, int]]:
-        """Neighbors in a topological order of ``nodes`` without a path from one to the next."""
-        position = {node: at for at, node in enumerate(self._order)}
-        pairs = list(pairwise(sorted(nodes, key=position.__getitem__)))
-        found = connected(self._order, self._before, pairs)
-        return [pair for pair in pairs if pair not in found]
 
     def _paths(self, part: Mapping[int, int], *, back: bool = False) -> list[int]:
         """By node, as bits: those of ``part`` that have a path to it, or ``back`` from it."""

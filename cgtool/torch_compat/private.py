@@ -567,14 +567,6 @@ def current_device() -> torch.device | None:
 
 _collectives = partial(_private, "collectives")
 _CPU_BUILD = "collectives cannot be simulated"
-REGISTER_BACKEND = _patch_point(
-    "collectives", "torch._C._distributed_c10d.ProcessGroup._register_backend", _CPU_BUILD
-)
-devices_of_group: Callable[[Any], list[torch.device]] = _collectives(
-    "torch._C._distributed_c10d.ProcessGroup._device_types",
-    _CPU_BUILD,
-    value=attrgetter("_device_types"),
-)
 timeout_of: Callable[[Any], Any] = attrgetter("_timeout")
 """Of the options of NCCL."""
 BUCKETS = tuple(

@@ -103,25 +103,16 @@ def install(patches: Patches, inside: Callable[[str], AbstractContextManager[Non
 
         def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
             super().__init__(store, rank, size, timeout=private.timeout_of(options))
-
-        def eager_connect_single_device(self, _device: Any) -> None:
-            """Nothing: gloo is connected."""
+            kept.append(self)
 
     ProcessGroupNCCL.Options = Options
-
-    def register(original: Any, group: Any, device: Any, *args: Any) -> None:
-        original(group, device, *args)
-        # Tensors of the simulated device are on the CPU, for the C++ of collectives.
-        if device.type == "cuda" and args[1:] and isinstance(args[1], ProcessGroupNCCL):
-            kept.append(args[1])
-            if torch.device("cpu") not in private.devices_of_group(group):
-                original(group, torch.device("cpu"), *args)
-
     kept: list[Any] = []
     """Of an object of C++ whose object in Python is gone, the class is gloo's."""
     for owner in (c10d, distributed):
         patches.set(owner, "ProcessGroupNCCL", ProcessGroupNCCL)
-    patches.wrap(*private.REGISTER_BACKEND, register)
+    # Tensors of the simulated device are on the CPU, for the C++ of collectives.
+    devices = {**c10d.Backend.backend_capability, "nccl": ["cpu", "cuda"]}
+    patches.set(c10d.Backend, "backend_capability", devices)
     # A build without NCCL has none, and warns.
     patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
 

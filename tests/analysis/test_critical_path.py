@@ -6,7 +6,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgtool.analysis.graph.schedule import connected, critical_path, longest, schedule, waits
+from cgtool.analysis.graph.reach import Reach
+from cgtool.analysis.graph.schedule import critical_path, longest, schedule, waits
 from cgtool.model.capture import Capture, Edge, Graph, Node, topological
 from tests import builders
 from tests.strategies import edges
@@ -111,7 +112,7 @@ def test_the_width_is_that_of_an_antichain(capture):
     order = list(range(count))
     pairs = [(node, other) for node in order for other in order if node != other]
     expected = {(node, other) for node, other in pairs if after[node][other]}
-    assert connected(order, waits(graph), pairs) == expected
+    assert Reach(graph).connected(pairs) == expected
 
 
 @given(timed())

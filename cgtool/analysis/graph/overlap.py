@@ -17,10 +17,10 @@ import msgspec
 
 from cgtool.analysis.graph.dependencies import find_dependencies
 from cgtool.analysis.graph.places import Place, Places, file_line, frames_of
+from cgtool.analysis.graph.reach import Reach
 from cgtool.analysis.graph.schedule import (
     Schedule,
     by_edges,
-    connected,
     durations,
     longest,
     schedule,
@@ -145,7 +145,7 @@ def find_overlap(capture: Capture, index: int) -> Overlap:
     pieces = list(_pieces(free, needs.order, needs.before))
     if not pieces:
         return overlap
-    pairs = _pairs(capture, overlap, pieces, needs.order, edges, free, fills, times)
+    pairs = _pairs(capture, overlap, pieces, free, fills, times)
     more = more_bytes(capture, graph, free) if pairs else 0
     return msgspec.structs.replace(overlap, pairs=pairs, more_bytes=more)
 
@@ -216,15 +216,13 @@ def _pairs(
     capture: Capture,
     overlap: Overlap,
     pieces: Sequence[_Piece],
-    order: Sequence[int],
-    edges: Sequence[Sequence[int]],
     free: Schedule,
     fills: Sequence[float],
     node_ns: Sequence[int],
 ) -> tuple[IndependentPair, ...]:
     """Pieces that edges put in order with nodes of the critical path, although the dependencies of
     the data (``free``) would let both run at the same time: one row for each pair of lines, the
-    largest gain first. ``edges`` is what each node waits for.
+    largest gain first.
 
     ``fills`` is the share of the device that each node fills. Where no node is timed, ``node_ns``
     is 0 throughout, and the times in ``free`` are 1.
@@ -246,7 +244,7 @@ def _pairs(
         return moved, min(around, key=lambda node: abs(node - moved))
 
     ends = list(map(movable, pieces))
-    ordered = connected(order, edges, [*ends, *((near, moved) for moved, near in ends)])
+    ordered = Reach(graph).connected([*ends, *((near, moved) for moved, near in ends)])
     groups: dict[tuple[object, object, bool], list[tuple[Sequence[int], int, int, float]]] = (
         defaultdict(list)
     )

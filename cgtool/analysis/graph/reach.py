@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from cgtool.analysis.graph.schedule import in_order, longest, waits, weights
 from cgtool.model.capture import Graph
@@ -33,6 +33,14 @@ class Reach:
                 ordered = above[node] | below[node] | part.get(node, 0)
                 answers[at] |= ordered.bit_count() < len(part)
         return answers
+
+    def connected(self, pairs: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
+        """The pairs that have a path from the first node to the second."""
+        found: set[tuple[int, int]] = set()
+        for part in _parts(sorted({first for first, _ in pairs})):
+            above = self._paths(part)
+            found |= {(a, b) for a, b in pairs if above[b] & part.get(a, 0)}
+        return found
 
     def _paths(self, part: Mapping[int, int], *, back: bool = False) -> list[int]:
         """By node, as bits: those of ``part`` that have a path to it, or ``back`` from it."""

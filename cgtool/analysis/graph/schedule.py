@@ -5,7 +5,7 @@ Everything here is linear in nodes and dependencies, ``Order`` also in the chain
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -230,32 +230,6 @@ def _width(graph: Graph, before: Sequence[Sequence[int]]) -> int:
             change[node_level] += 1
             change[end[index]] -= 1
     return max(accumulate(change))
-
-
-_PAIRS = 1024
-"""Pairs that ``connected`` follows at once: each first node is a bit in the masks of the others."""
-
-
-def connected(
-    order: Sequence[int], before: Sequence[Sequence[int]], pairs: Iterable[tuple[int, int]]
-) -> set[tuple[int, int]]:
-    """The ``pairs`` that have a path from the first node to the second. ``order`` is a
-    topological order, ``before`` what each node waits for. Linear where the two are close."""
-    place = {node: at for at, node in enumerate(order)}
-    ends = sorted((place[first], place[second]) for first, second in pairs)
-    ends = [(first, second) for first, second in ends if first < second]
-    found: set[tuple[int, int]] = set()
-    for at in range(0, len(ends), _PAIRS):
-        part = ends[at : at + _PAIRS]
-        bits = {first: 1 << number for number, (first, _) in enumerate(part)}
-        masks: dict[int, int] = {}
-        for position in range(part[0][0], max(second for _, second in part) + 1):
-            mask = bits.get(position, 0)
-            for source in before[order[position]]:
-                mask |= masks.get(place[source], 0)
-            masks[position] = mask
-        found |= {(order[a], order[b]) for a, b in part if masks[b] & bits[a]}
-    return found
 
 
 _MOST_CHAINS = 64

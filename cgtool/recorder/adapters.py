@@ -64,23 +64,9 @@ def _padded(
     result: tuple[int, int], _runner: Any, num_q_tokens: int, max_kv_read: int, *_: Any, **__: Any
 ) -> Values | None:
     """Sizes from the result of ``maybe_pad_inputs``."""
-    return _padded_sizes((num_q_tokens, max_kv_read), result)
-
-
-def _passed(_result: Any, batch: Any, *args: Any, **_: Any) -> Values | None:
-    """Sizes from ``get_model_kwargs(padded_q_size, padded_kv_cache_size)``, before there was
-    ``maybe_pad_inputs``."""
-    tokens = getattr(batch, "actual_query_length", None)
-    read = getattr(batch, "actual_read_sizes", None)
-    if not tokens or not read or len(args) != 2 or not args[0]:
-        return None
-    return _padded_sizes((tokens, max(read)), args)
-
-
-def _padded_sizes(needed: tuple[int, int], padded: tuple[int, ...]) -> Values:
-    sizes: Values = {"tokens": needed[0], "padded_tokens": padded[0]}
-    if padded[1]:  # decoding reads the cache by its blocks, whatever their number
-        sizes |= {"cache": needed[1], "padded_cache": padded[1]}
+    sizes: Values = {"tokens": num_q_tokens, "padded_tokens": result[0]}
+    if result[1]:  # decoding reads the cache by its blocks, whatever their number
+        sizes |= {"cache": max_kv_read, "padded_cache": result[1]}
     return sizes
 
 
@@ -144,7 +130,6 @@ def _runner(module: str, owner: str, captures: str, decides: str, loads: str) ->
 ADAPTERS = (
     Adapter(f"{_BATCHING}.model_runner", "ModelRunner", "maybe_pad_inputs", _padded),
     Adapter(f"{_BATCHING}.continuous_api", "ContinuousBatchProcessor", "maybe_pad_inputs", _padded),
-    Adapter(f"{_BATCHING}.input_outputs", "ContinuousBatchingIOs", "get_model_kwargs", _passed),
     Adapter(
         "transformers.generation.utils",
         "GenerationMixin",

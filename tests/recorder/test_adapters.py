@@ -26,16 +26,6 @@ class ModelRunner:
         return (16, 0) if use_decode_fast_path else (64, 256)
 
 
-class ContinuousBatchingIOs:
-    """5.3."""
-
-    actual_query_length = 13
-    actual_read_sizes = (70, 90)
-
-    def get_model_kwargs(self, padded_q_size: int = 0, padded_kv_cache_size: int = 0) -> object:
-        return object()
-
-
 class GenerationMixin:
     cache: Any = None
 
@@ -111,23 +101,6 @@ def test_continuous_batching(
     assert values(first) == [((40, 64, 200, 256), 1), ((50, 64, 200, 256), 1)]
     assert values(second) == [((9, 16), 1)]
     assert first.notes[0].names == ("tokens", "padded_tokens", "cache", "padded_cache")
-
-
-def test_continuous_batching_of_earlier_versions(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, patches: Patches
-) -> None:
-    module(monkeypatch, "continuous_batching.input_outputs", ContinuousBatchingIOs)
-    recorded = Recorded(tmp_path, patches)
-    batch = engine("continuous_batching.input_outputs", "ContinuousBatchingIOs")
-    batch.get_model_kwargs(16, 256)
-    graph = captured()
-    batch.get_model_kwargs(16, 256)
-    graph.replay()
-    batch.get_model_kwargs()  # without padding
-    graph.replay()
-    (only,) = recorded.ledger().graphs
-    assert only.key == "tokens 16, cache 256"
-    assert values(only) == [((13, 16, 90, 256), 1)]
 
 
 @pytest.mark.parametrize("length", ["get_max_cache_shape", "get_max_length"])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from cgtool.analysis.gate.budgets import Budget, Budgets, Increase, nearest
+from cgtool.analysis.gate.budgets import Budgets
 from cgtool.analysis.gate.evidence import EvidenceContext, Measured, explain
 from cgtool.analysis.gate.metrics import (
     BY_NAME,
@@ -38,7 +38,7 @@ from cgtool.analysis.gate.verdict import (
 from cgtool.analysis.timing.regression import LOOKS
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture
-from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN, Failure, usage
+from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN, Failure
 from cgtool.model.measurements import PHASES
 from cgtool.model.options import capture_options
 
@@ -123,7 +123,6 @@ def judge(
     what is new since then. ``files`` are named in the report. ``looks`` is how often this is called
     at most while runs are added; for saved captures nobody knows, so ``LOOKS`` is the default.
     """
-    _check_events(measured, budgets)
     target = _Target(measured, budgets, baseline, compared, looks)
     verdicts, notes = target.verdicts(), [*measured.notes]
     values = measured.values
@@ -157,21 +156,6 @@ def judge(
         {**values.counts, **{name: middle(runs) for name, runs in times.items()}},
         {name: spread for name, spread in spreads.items() if spread is not None},
     )
-
-
-def _check_events(measured: Measured, budgets: Budgets) -> None:
-    """Raises CgtoolError (exit 2) for an event that the program did not have, where it had
-    others."""
-    ledger = measured.capture.ledger if measured.capture is not None else None
-    events = list(dict.fromkeys(each.name for each in ledger.events)) if ledger else []
-    named: list[Budget | Increase] = [*budgets.limits, *budgets.increases]
-    for each in named:
-        event = each.phase
-        if events and BY_NAME[each.metric].after and event is not None and event not in events:
-            raise usage(
-                f"{each.source}: the program had no event {event[:80]!r}{nearest(event, events)}",
-                fix=f"one of {', '.join(events[:20])}",
-            )
 
 
 def _times(values: Baseline) -> Iterator[tuple[str, RunSamples]]:
@@ -248,7 +232,8 @@ class _Target(msgspec.Struct, frozen=True):
         if known(values, metric, phase):
             return None
         if metric.exact:
-            return f"the capture has no {phase} graph"
+            no_event = f"the program had no event {phase}"
+            return no_event if metric.after else f"the capture has no {phase} graph"
         return f"{phase or whole_phase(values)} was not timed"
 
     def _explained(self, verdict: Verdict, metric: Metric, phase: str | None) -> Verdict:

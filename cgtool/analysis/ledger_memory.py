@@ -4,7 +4,7 @@ replays that used it after it was given back."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cgtool.analysis.graph.places import file_line
@@ -90,16 +90,10 @@ def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
                     sum(reads[at] for at in numbers),
                     sum(writes[at] for at in numbers),
                     gone_at,
-                    sum(_replays_since(entry, numbers) for entry in graphs.values()),
+                    sum(entry.stale_replays(numbers) for entry in graphs.values()),
                 )
             )
     return tuple(sorted(rows, key=lambda row: (row.gone_at is None, -row.bytes)))
-
-
-def _replays_since(entry: LedgerGraph, memories: Container[int]) -> int:
-    """The replays of a graph since the first of these memories was given back."""
-    until = (use.replays for use in entry.memory if use.memory in memories)
-    return entry.replays - min((each for each in until if each is not None), default=entry.replays)
 
 
 def _frames(capture: Capture, memory: LedgerMemory) -> tuple[Frame, ...]:
@@ -120,7 +114,7 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
     for (how, _, is_weight), uses in found.items():
         memories = [ledger.memory[at] for at in dict.fromkeys(use.memory for _, use in uses)]
         entries = list({id(entry): entry for entry, _ in uses}.values())
-        replays = sum(_replays_since(entry, [use.memory for _, use in uses]) for entry in entries)
+        replays = sum(entry.stale_replays([use.memory for _, use in uses]) for entry in entries)
         frames = _frames(capture, memories[0])
         given_back = _GIVEN_BACK[str(how)] if frames else f"was {how}"
         graphs = count_text(len(entries), "graph")

@@ -317,7 +317,7 @@ def sentence_of(ledger: Ledger) -> str:
             if ledger.incomplete
             else "the program captured no CUDA graph"
         ]
-    if stale := sum(each.stale_replays for each in graphs):
+    if stale := sum(each.stale_replays() for each in graphs):
         verb = "uses" if stale == 1 else "use"
         parts.append(f"{count_text(stale, 'replay')} {verb} memory that was given back")
     unused = [each for each in graphs if each.is_unused]

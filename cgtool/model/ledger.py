@@ -7,6 +7,8 @@ and how it ended. Times count from the start of the command.
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import msgspec
 
 from cgtool.model.schema import (
@@ -348,10 +350,10 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
         """Its replays, without the one with which ``torch.compile`` ends a recording."""
         return max(self.replays - (self.owner == COMPILE and self.key != ""), 0)
 
-    @property
-    def stale_replays(self) -> int:
-        """Those since memory that it uses was given back."""
-        before = (use.replays for use in self.memory if use.replays is not None)
+    def stale_replays(self, memories: Container[int] | None = None) -> int:
+        """Those since memory that it uses was given back: one of these, or any."""
+        uses = (use for use in self.memory if memories is None or use.memory in memories)
+        before = (use.replays for use in uses if use.replays is not None)
         return max(self.replays - min(before, default=self.replays), 0)
 
     @property

@@ -46,7 +46,7 @@ _KINDS = {"parameter": "parameter", "state": "optimizer state"}
 class Memory:
     """The memory of a storage."""
 
-    __slots__ = ("digest", "graphs", "is_gone", "life", "number", "path", "ref")
+    __slots__ = ("digest", "gone", "graphs", "life", "number", "path", "ref")
 
     life: MemoryLife
 
@@ -58,7 +58,8 @@ class Memory:
         """Of its bytes, at the last look."""
         self.graphs: set[GraphReplays] = set()
         """Those that use it and can be replayed."""
-        self.is_gone = False
+        self.gone: dict[int, int] | None = None
+        """If it was given back: the replays of each graph that uses it, until then."""
 
 
 def _lies_in(segments: Sequence[tuple[int, int]], address: int) -> bool:
@@ -68,7 +69,6 @@ def _lies_in(segments: Sequence[tuple[int, int]], address: int) -> bool:
 
 
 def _replays(memory: Memory) -> dict[int, int]:
-    """Of each graph that uses it, by its number."""
     return {graph.number: graph.cells[0] for graph in list(memory.graphs)}
 
 
@@ -81,8 +81,6 @@ class Addresses:
         self._numbers = itertools.count()
         self._known: dict[int, Memory] = {}
         """By ``storage_key``."""
-        self._resized: dict[int, tuple[Memory, dict[int, int]]] = {}
-        """By ``storage_key``: what ``resize_`` has given back, and the replays until then."""
         self._is_collecting = self.is_over = False
         self._naming_ns = self._looking_ns = self._look_again_ns = 0
         patches.wrap(torch.UntypedStorage, "resize_", self._resize)
@@ -92,7 +90,6 @@ class Addresses:
     def renew(self) -> None:
         """Start over: the journal is empty, and the graphs are those of another process."""
         self._known.clear()
-        self._resized.clear()
 
     def captured(
         self,
@@ -108,7 +105,7 @@ class Addresses:
         new = [
             Memory(next(self._numbers), ref)
             for ref in storages
-            if not (ref.key in self._known or _lies_in(kept, ref.address))
+            if not (self._there(ref) or _lies_in(kept, ref.address))
         ]
         names = dict(self._names({memory.ref.key for memory in new}, frame)) if new else {}
         for memory in new:
@@ -121,7 +118,7 @@ class Addresses:
                     kind = "buffer"
                 memory.path = named.path() if named.kind in _KINDS else None
             self._journal.append(MemoryUsed(memory.number, ref.address, ref.bytes, name, kind))
-        memories = [self._known.get(ref.key) for ref in storages]
+        memories = [self._there(ref) for ref in storages]
         graph.memory = [memory for memory in memories if memory is not None]
         for memory in graph.memory:
             memory.graphs.add(graph)
@@ -129,14 +126,17 @@ class Addresses:
             memory.life = self._device.follow(memory.ref, self._when_gone(memory))
         return [None if memory is None else memory.number for memory in memories]
 
+    def _there(self, ref: StorageRef) -> Memory | None:
+        known = self._known.get(ref.key)
+        return known if known is not None and known.gone is None else None
+
     def ended(self, graph: GraphReplays) -> None:
         """A graph is replayed no more."""
         memories, graph.memory = graph.memory, []
         for memory in memories:
             memory.graphs.discard(graph)
-            if not memory.graphs:
-                self._known.pop(memory.ref.key, None)
-                self._resized.pop(memory.ref.key, None)
+            if not memory.graphs and self._known.get(memory.ref.key) is memory:
+                del self._known[memory.ref.key]
 
     def look(self, graph: GraphReplays) -> None:
         """Look whether the memory that a graph uses is still there."""
@@ -145,17 +145,15 @@ class Addresses:
 
     def _when_gone(self, memory: Memory) -> Callable[[str, Chain, int], None]:
         def gone(how: str, chain: Chain, time_ns: int) -> None:
-            if self.is_over or memory.is_gone or not memory.graphs:
+            if self.is_over or memory.gone is not None or not memory.graphs:
                 return
             with self._journal.protected():
-                memory.is_gone = True
+                memory.gone = _replays(memory)
                 if how == "freed" and self._is_collecting:
                     how = "collected"
                 self._journal.append(
-                    MemoryGone(memory.number, time_ns, how, frames_of(chain), _replays(memory))
+                    MemoryGone(memory.number, time_ns, how, frames_of(chain), memory.gone)
                 )
-                # Its key is that of another storage soon; other graphs may use that.
-                self._known.pop(memory.ref.key, None)
 
         return gone
 
@@ -167,22 +165,17 @@ class Addresses:
         memory = self._known.get(key)
         if memory is not None and storage.data_ptr() != memory.ref.address:
             chain = chain_or_waiting(sys._getframe())
-            self._resized[key] = memory, _replays(memory)
             self._when_gone(memory)("resized", chain, clock.time_ns())
-        elif key in self._resized:
-            memory, before = self._resized[key]
-            if storage.data_ptr() == memory.ref.address and _replays(memory) == before:
-                # Nothing was replayed without it.
-                del self._resized[key]
-                memory.is_gone = False
-                self._known[key] = memory
-                self._journal.append(MemoryBack(memory.number))
+        elif memory is not None and memory.gone == _replays(memory):
+            # Nothing was replayed without it.
+            memory.gone = None
+            self._journal.append(MemoryBack(memory.number))
         return result
 
     def changes(self) -> tuple[int | None, int | None]:
         """``Event.rebound`` and ``Event.rewritten``. Seldom enough to cost the program little."""
-        began, memories = clock.perf_counter_ns(), list(self._known.values())
-        paths = [(memory, memory.path) for memory in memories if memory.path is not None]
+        began, known = clock.perf_counter_ns(), list(self._known.values())
+        paths = [(each, each.path) for each in known if each.path is not None and each.gone is None]
         if not paths or began < self._look_again_ns:
             return None, None
         from cgtool.observe.raw_tensors import raw

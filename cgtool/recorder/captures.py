@@ -90,7 +90,7 @@ class Capture:
         self.captures: Chain = ()
         """Captures without functions that are over at its end, if there are such."""
         self.thread = threading.current_thread().name
-        self._watch = watch
+        self.watch = watch
         self.free_bytes: int | None = None
         """Free memory just before the end of the capture, which instantiates the graph."""
         self.contents: Callable[[GiveWay], Contents] | None = None
@@ -113,7 +113,7 @@ class Capture:
     def begin(self, number: int, start: Start, graph: Any) -> None:
         """It has begun."""
         self.number, self.start = number, start
-        self._watch.begin(graph)
+        self.watch.begin(graph)
         gc.callbacks.append(self._collects)
         self.begin_ns = self.read_ns = self.end_ns = _now()
 
@@ -131,27 +131,23 @@ class Capture:
         return [thread for thread in _ended_threads() if id(thread) not in self._ended_before]
 
     def read(self) -> None:
-        self.contents = self._watch.read()
+        self.contents = self.watch.read()
 
     def storages(self) -> Sequence[StorageRef]:
         """See ``Watch.storages``."""
-        return self._watch.storages() if self.contents is not None else ()
+        return self.watch.storages() if self.contents is not None else ()
 
     def uses(self) -> tuple[MemoryUse, ...]:
         """What it does with the memory of these."""
         return tuple(
             MemoryUse(number, *nodes)
-            for number, nodes in zip(self.memory, self._watch.uses(), strict=True)
+            for number, nodes in zip(self.memory, self.watch.uses(), strict=True)
             if number is not None and any(nodes)
         )
 
-    def with_cause(self, finding: Finding) -> Finding:
-        """See ``Watch.with_cause``."""
-        return self._watch.with_cause(finding)
-
     def stop(self) -> None:
         gc.callbacks.remove(self._collects)
-        self._watch.stop()
+        self.watch.stop()
 
 
 class Expected(NamedTuple):
@@ -427,7 +423,7 @@ class Captures:
         diagnosis = _diagnosis(error, capture.ended_threads(), others, nested=capture.nested)
         if diagnosis is not None and _has_unknown_cause(diagnosis):
             with self._journal.protected():
-                diagnosis = capture.with_cause(diagnosis)
+                diagnosis = capture.watch.with_cause(diagnosis)
         if diagnosis is None and is_raised:
             diagnosis = _own_exception(error)
         return _first_line(error) if diagnosis else error_text(error), diagnosis

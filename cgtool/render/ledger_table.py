@@ -382,8 +382,8 @@ ADDRESSES: Sequence[Column[MemoryRow]] = (
     Column(
         "memory",
         "kind",
-        explanation="what leads to it when the graph was captured: parameter (also a buffer), "
-        "optimizer state, variable; unknown: no name",
+        explanation="what leads to it when the graph was captured: parameter, buffer, optimizer "
+        "state, variable; unknown: no name",
     ),
     Column(
         "name",

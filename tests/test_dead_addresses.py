@@ -92,3 +92,35 @@ for _ in range(5):
     subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     report = ledger_report(capture_file.read(tmp_path / "two-run.cgt"))
     assert [row.stale_replays for row in report.memory] == [15, 5]
+
+
+def test_the_end_of_a_graph_forgets_no_later_memory_of_a_storage(tmp_path: Path) -> None:
+    (tmp_path / "again.py").write_text(
+        """
+import torch
+
+x = torch.ones(4096, device="cuda")
+storage = x.untyped_storage()
+
+def captured():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = x + 1
+    return graph
+
+first = captured()
+size = storage.nbytes()
+storage.resize_(0)
+storage.resize_(3 * size)  # elsewhere
+second = captured()
+del first
+storage.resize_(0)
+storage.resize_(5 * size)
+second.replay()
+"""
+    )
+    command = [sys.executable, "-m", "cgtool", "run", "-q", "--device", "simulated", "again.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    capture = capture_file.read(tmp_path / "again-run.cgt")
+    assert capture.ledger is not None
+    assert [each.how for each in capture.ledger.memory] == ["resized", "resized"]

@@ -185,7 +185,7 @@ class Addresses:
         paths = [(memory, memory.path) for memory in memories if memory.path is not None]
         if not paths or began < self._look_again_ns:
             return None, None
-        from cgtool.observe.raw_tensors import raw
+        from cgtool.observe.raw_tensors import arithmetic
         from cgtool.observe.tensors import key_of
 
         bound = [
@@ -195,7 +195,7 @@ class Addresses:
             or key_of(value) == memory.ref.key
         ]
         rewritten = 0
-        with raw():
+        with arithmetic():  # what intercepts ops leaves a Python object of each storage, an owner
             tensors = [memory.ref.everything() for memory in bound]
             digests = self._device.digests([each for each in tensors if each is not None])
         for memory in itertools.compress(bound, [each is not None for each in tensors]):

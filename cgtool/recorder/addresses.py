@@ -80,7 +80,9 @@ class Addresses:
         self._journal = journal
         self._numbers = itertools.count()
         self._known: dict[int, Memory] = {}
-        """By ``storage_key``."""
+        """By ``storage_key``: what is not gone."""
+        self._followed = set[Memory]()
+        """Also what is gone, until its last graph has ended."""
         self._resized: dict[int, tuple[Memory, dict[int, int]]] = {}
         """By ``storage_key``: what ``resize_`` has given back, and the replays until then."""
         self._is_collecting = self.is_over = False
@@ -92,6 +94,7 @@ class Addresses:
     def renew(self) -> None:
         """Start over: the journal is empty, and the graphs are those of another process."""
         self._known.clear()
+        self._followed.clear()
         self._resized.clear()
 
     def captured(
@@ -114,6 +117,7 @@ class Addresses:
         for memory in new:
             ref = memory.ref
             self._known[ref.key] = memory
+            self._followed.add(memory)
             name, kind = "", ""
             if (named := names.get(ref.key)) is not None:
                 name, kind = named.text, _KINDS.get(named.kind, "variable")
@@ -135,6 +139,7 @@ class Addresses:
         for memory in memories:
             memory.graphs.discard(graph)
             if not memory.graphs:
+                self._followed.discard(memory)
                 self._known.pop(memory.ref.key, None)
                 self._resized.pop(memory.ref.key, None)
 
@@ -181,7 +186,7 @@ class Addresses:
 
     def changes(self) -> tuple[int | None, int | None]:
         """``Event.rebound`` and ``Event.rewritten``. Seldom enough to cost the program little."""
-        began, memories = clock.perf_counter_ns(), list(self._known.values())
+        began, memories = clock.perf_counter_ns(), list(self._followed)
         paths = [(memory, memory.path) for memory in memories if memory.path is not None]
         if not paths or began < self._look_again_ns:
             return None, None
@@ -196,7 +201,7 @@ class Addresses:
         ]
         rewritten = 0
         with arithmetic():  # what intercepts ops leaves a Python object of each storage, an owner
-            tensors = [memory.ref.everything() for memory in bound]
+            tensors = [None if memory.is_gone else memory.ref.everything() for memory in bound]
             digests = self._device.digests([each for each in tensors if each is not None])
         for memory in itertools.compress(bound, [each is not None for each in tensors]):
             before, memory.digest = memory.digest, digests.pop(0)

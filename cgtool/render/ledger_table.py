@@ -382,7 +382,7 @@ ADDRESSES: Sequence[Column[MemoryRow]] = (
     Column(
         "memory",
         "kind",
-        explanation="what leads to it when the graph was captured: parameter (also a buffer), "
+        explanation="what leads to it when the graph was captured: parameter, buffer, "
         "optimizer state, variable; unknown: no name",
     ),
     Column(

@@ -82,6 +82,9 @@ def test_a_program_that_leaves_without_exit_handlers(run, tmp_path: Path, how: s
     _, out, _ = run(tmp_path / "leaves-run.cgt")
     assert out.startswith("1 pool with 2.0 MiB")
     assert "not recorded" not in out
+    _, out, _ = run(tmp_path / "leaves-run.cgt", "--format", "json")
+    assert json.loads(out)["graph_memory"][0]["kept_bytes"] == 0  # nobody has its result
+    assert json.loads(out)["pools"][0]["used_bytes"] == 0
 
 
 def test_pools_that_were_not_read(run, tmp_path: Path) -> None:

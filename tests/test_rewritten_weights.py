@@ -26,6 +26,8 @@ class Engine:
         for _ in range(2):
             self.model(self.x)
         self.graph = torch.cuda.CUDAGraph()
+        for parameter in self.model.parameters():
+            parameter.grad = None  # the last one has two names
         with torch.cuda.graph(self.graph):
             self.y = self.model(self.x)
 

@@ -12,7 +12,7 @@ import gc
 import itertools
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -113,7 +113,7 @@ class Addresses:
             for ref in storages
             if not (ref.key in self._known or _lies_in(kept, ref.address))
         ]
-        names = dict(self._names({memory.ref.key for memory in new}, frame)) if new else {}
+        names = self._names({memory.ref.key for memory in new}, frame) if new else {}
         for memory in new:
             ref = memory.ref
             self._known[ref.key] = memory
@@ -212,12 +212,13 @@ class Addresses:
             self._look_again_ns = now + _PAUSE * (now - began)
         return len(paths) - len(bound), rewritten
 
-    def _names(self, keys: set[int], frame: FrameType) -> Iterator[tuple[int, Named]]:
-        """The names of storages, by key."""
+    def _names(self, keys: set[int], frame: FrameType) -> dict[int, Named]:
+        """The names of storages, by key: of a parameter, that in its module if it has one."""
         # Most programs never capture.
         from cgtool.observe.script.names import everything_named, stack_of
         from cgtool.observe.tensors import key_of
 
+        names: dict[int, Named] = {}
         began, left = clock.perf_counter_ns(), set(keys)
         for named in everything_named(stack_of(frame)):
             if not left or self._naming_ns + clock.perf_counter_ns() - began > _NAMING_NS:
@@ -225,6 +226,10 @@ class Addresses:
             if issubclass(type(named.value), torch.Tensor):
                 key = key_of(named.value)
                 if key in left:
-                    left.discard(key)
-                    yield key, named
+                    is_own = named.kind in _KINDS
+                    if is_own or key not in names:
+                        names[key] = named
+                    if is_own or not issubclass(type(named.value), torch.nn.Parameter):
+                        left.discard(key)
         self._naming_ns += clock.perf_counter_ns() - began
+        return names

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cgtool.model import capture_file
 from tests.cli.test_run import program
 from tests.cli.test_run import run as run_program
 
@@ -122,7 +123,10 @@ def test_what_each_graph_adds_to_its_pool(run, tmp_path: Path) -> None:
     _, out, _ = run(tmp_path / "sizes-run.cgt", "--format", "json")
     report = json.loads(out)
     rows = report["graph_memory"]
-    assert [row["key"] for row in rows] == [f"batch {size}" for size in (1024, 512, 64, 8, 2048)]
+    keys = [f"batch {size}" for size in (1024, 512, 64, 8, 2048)]
+    assert [row["key"] for row in rows] == keys
+    graphs = capture_file.read(tmp_path / "sizes-run.cgt").graphs
+    assert [graph.name for graph in graphs] == [f"<module> {key}" for key in keys]
     reserved, used = map(int, done.stdout.split())
     assert sum(row["grown_bytes"] for row in rows) == reserved
     assert sum(row["kept_bytes"] for row in rows) == used  # all results are kept

@@ -72,6 +72,11 @@ def test_what_a_replay_uses_after_it_was_given_back(name: str, device: str, repo
     assert len(set(finding.evidence)) == len(finding.evidence), finding
 
 
+def test_a_gradient_has_the_name_of_its_parameter(reports) -> None:
+    report = reports("simulated")["gradients_are_none"]
+    assert "`weight.grad`" in report.findings[0].reason
+
+
 def test_replays_are_counted_for_each_memory(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(
         """

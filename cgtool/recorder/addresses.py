@@ -12,7 +12,8 @@ import gc
 import itertools
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -25,7 +26,7 @@ from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder.recorded_device import MemoryLife, RecordedDevice
 from cgtool.recorder.replays import GraphReplays
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import storage_key
+from cgtool.torch_compat.private import no_torch_function, storage_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,6 +71,17 @@ def _lies_in(segments: Sequence[tuple[int, int]], address: int) -> bool:
 def _replays(memory: Memory) -> dict[int, int]:
     """Of each graph that uses it, by its number."""
     return {graph.number: graph.cells[0] for graph in list(memory.graphs)}
+
+
+def _with_gradients(everything: Iterator[Named]) -> Iterator[Named]:
+    """Each parameter is followed by its gradient, if it has one."""
+    for named in everything:
+        yield named
+        if issubclass(type(named.value), torch.nn.Parameter):
+            with no_torch_function():
+                grad = named.value.grad
+            if grad is not None:
+                yield replace(named, value=grad, text=f"{named.text}.grad", kind="attribute")
 
 
 class Addresses:
@@ -220,7 +232,7 @@ class Addresses:
 
         names: dict[int, Named] = {}
         began, left = clock.perf_counter_ns(), set(keys)
-        for named in everything_named(stack_of(frame)):
+        for named in _with_gradients(everything_named(stack_of(frame))):
             if not left or self._naming_ns + clock.perf_counter_ns() - began > _NAMING_NS:
                 break
             if issubclass(type(named.value), torch.Tensor):

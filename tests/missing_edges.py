@@ -77,6 +77,25 @@ def buffer_is_overwritten_while_read(device, right=False):
 
 
 @entry
+def input_is_staged_on_another_stream(device, right=False):
+    staged, side = numbers(4, 6, device=device), torch.cuda.Stream()
+
+    def step(x):
+        current = torch.cuda.current_stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            staged.copy_(x)  # first
+        y = x.sin()
+        if right:
+            current.wait_stream(side)
+        out = staged + y  # second
+        current.wait_stream(side)
+        return out
+
+    return step, (numbers(4, 6, device=device),)
+
+
+@entry
 def two_streams_add_to_one_total(device, right=False):
     total, side = numbers(4, 6, device=device), torch.cuda.Stream()
 

@@ -69,6 +69,12 @@ def test_what_a_replay_uses_after_it_was_given_back(name: str, device: str, repo
     assert finding.frames[0].line == marked(name, "gone"), finding
     used = f"({FILE.name}:{marked(name, 'used')})"
     assert any(used in line for line in finding.evidence), (used, finding)
+    assert len(set(finding.evidence)) == len(finding.evidence), finding
+
+
+def test_a_gradient_has_the_name_of_its_parameter(reports) -> None:
+    report = reports("simulated")["gradients_are_none"]
+    assert "`weight.grad`" in report.findings[0].reason
 
 
 def test_replays_are_counted_for_each_memory(tmp_path: Path) -> None:

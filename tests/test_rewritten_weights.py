@@ -26,6 +26,8 @@ class Engine:
         for _ in range(2):
             self.model(self.x)
         self.graph = torch.cuda.CUDAGraph()
+        for parameter in self.model.parameters():
+            parameter.grad = None  # the last one has two names
         with torch.cuda.graph(self.graph):
             self.y = self.model(self.x)
 
@@ -60,6 +62,10 @@ mark("swapped")
 for parameter, data in zip(engine.model.parameters(), before):
     parameter.data = data
 mark("back")
+del before
+engine.model[2].weight.data = engine.model[2].weight.data.clone()
+mark("freed")
+mark("still freed")
 engine.graph.reset()
 cgtool.event("over")
 """
@@ -87,5 +93,7 @@ def test_what_is_rewritten_and_what_is_rebound(device: str, tmp_path: Path) -> N
         ("one number", 0, 1),
         ("swapped", 2, 0),
         ("back", 0, 0),
+        ("freed", 1, 0),
+        ("still freed", 1, 0),
         ("over", None, None),
     ]

@@ -605,8 +605,8 @@ def _named(capture: Capture) -> Iterator[Graph]:
     ]
     total, before = Counter(names), Counter[tuple[int, str]]()
     for at, name in enumerate(names):
-        # A size alone tells most graphs apart.
-        is_enough = at in sizes and total[name] == 1
+        # What it is called or a size alone tells most graphs apart.
+        is_enough = total[name] == 1 and bool(entries[at].key or at in sizes)
         text = name[1] if is_enough else f"{name[1]} {before[name]}"
         before[name] += 1
         text += f", process {name[0]}" if several else ""

@@ -126,7 +126,7 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
             frames or _replaying(capture, entries[0]),
             phase="replay",
             fix=_FIX_OF_RESIZED if how == "resized" else _FIX_OF_PARAMETERS if is_weight else None,
-            evidence=tuple(_evidence(capture, uses)),
+            evidence=tuple(dict.fromkeys(_evidence(capture, uses))),
             graphs=numbers_of(entries),
         )
 

@@ -13,6 +13,7 @@ import itertools
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -25,7 +26,7 @@ from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder.recorded_device import MemoryLife, RecordedDevice
 from cgtool.recorder.replays import GraphReplays
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import storage_key
+from cgtool.torch_compat.private import no_torch_function, storage_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,6 +73,17 @@ def _replays(memory: Memory) -> dict[int, int]:
     return {graph.number: graph.cells[0] for graph in list(memory.graphs)}
 
 
+def _with_gradients(everything: Iterator[Named]) -> Iterator[Named]:
+    """Each parameter is followed by its gradient, if it has one."""
+    for named in everything:
+        yield named
+        if issubclass(type(named.value), torch.nn.Parameter):
+            with no_torch_function():
+                grad = named.value.grad
+            if grad is not None:
+                yield replace(named, value=grad, text=f"{named.text}.grad", kind="attribute")
+
+
 class Addresses:
     """Follows the memory that the graphs of this process use."""
 
@@ -81,6 +93,8 @@ class Addresses:
         self._numbers = itertools.count()
         self._known: dict[int, Memory] = {}
         """By ``storage_key``."""
+        self._followed = set[Memory]()
+        """All, until their last graph has ended."""
         self._is_collecting = self.is_over = False
         self._naming_ns = self._looking_ns = self._look_again_ns = 0
         patches.wrap(torch.UntypedStorage, "resize_", self._resize)
@@ -90,6 +104,7 @@ class Addresses:
     def renew(self) -> None:
         """Start over: the journal is empty, and the graphs are those of another process."""
         self._known.clear()
+        self._followed.clear()
 
     def captured(
         self,
@@ -107,10 +122,11 @@ class Addresses:
             for ref in storages
             if not (self._there(ref) or _lies_in(kept, ref.address))
         ]
-        names = dict(self._names({memory.ref.key for memory in new}, frame)) if new else {}
+        names = self._names({memory.ref.key for memory in new}, frame) if new else {}
         for memory in new:
             ref = memory.ref
             self._known[ref.key] = memory
+            self._followed.add(memory)
             name, kind = "", ""
             if (named := names.get(ref.key)) is not None:
                 name, kind = named.text, _KINDS.get(named.kind, "variable")
@@ -135,8 +151,10 @@ class Addresses:
         memories, graph.memory = graph.memory, []
         for memory in memories:
             memory.graphs.discard(graph)
-            if not memory.graphs and self._known.get(memory.ref.key) is memory:
-                del self._known[memory.ref.key]
+            if not memory.graphs:
+                self._followed.discard(memory)
+                if self._known.get(memory.ref.key) is memory:
+                    del self._known[memory.ref.key]
 
     def look(self, graph: GraphReplays) -> None:
         """Look whether the memory that a graph uses is still there."""
@@ -174,11 +192,11 @@ class Addresses:
 
     def changes(self) -> tuple[int | None, int | None]:
         """``Event.rebound`` and ``Event.rewritten``. Seldom enough to cost the program little."""
-        began, known = clock.perf_counter_ns(), list(self._known.values())
-        paths = [(each, each.path) for each in known if each.path is not None and each.gone is None]
+        began, memories = clock.perf_counter_ns(), list(self._followed)
+        paths = [(memory, memory.path) for memory in memories if memory.path is not None]
         if not paths or began < self._look_again_ns:
             return None, None
-        from cgtool.observe.raw_tensors import raw
+        from cgtool.observe.raw_tensors import arithmetic
         from cgtool.observe.tensors import key_of
 
         bound = [
@@ -188,8 +206,8 @@ class Addresses:
             or key_of(value) == memory.ref.key
         ]
         rewritten = 0
-        with raw():
-            tensors = [memory.ref.everything() for memory in bound]
+        with arithmetic():  # what intercepts ops leaves a Python object of each storage, an owner
+            tensors = [memory.ref.everything() if memory.gone is None else None for memory in bound]
             digests = self._device.digests([each for each in tensors if each is not None])
         for memory in itertools.compress(bound, [each is not None for each in tensors]):
             if (digest := digests.pop(0)) is not None:
@@ -201,19 +219,24 @@ class Addresses:
             self._look_again_ns = now + _PAUSE * (now - began)
         return len(paths) - len(bound), rewritten
 
-    def _names(self, keys: set[int], frame: FrameType) -> Iterator[tuple[int, Named]]:
-        """The names of storages, by key."""
+    def _names(self, keys: set[int], frame: FrameType) -> dict[int, Named]:
+        """The names of storages, by key: of a parameter, that in its module if it has one."""
         # Most programs never capture.
         from cgtool.observe.script.names import everything_named, stack_of
         from cgtool.observe.tensors import key_of
 
+        names: dict[int, Named] = {}
         began, left = clock.perf_counter_ns(), set(keys)
-        for named in everything_named(stack_of(frame)):
+        for named in _with_gradients(everything_named(stack_of(frame))):
             if not left or self._naming_ns + clock.perf_counter_ns() - began > _NAMING_NS:
                 break
             if issubclass(type(named.value), torch.Tensor):
                 key = key_of(named.value)
                 if key in left:
-                    left.discard(key)
-                    yield key, named
+                    is_own = named.kind in _KINDS
+                    if is_own or key not in names:
+                        names[key] = named
+                    if is_own or not issubclass(type(named.value), torch.nn.Parameter):
+                        left.discard(key)
         self._naming_ns += clock.perf_counter_ns() - began
+        return names

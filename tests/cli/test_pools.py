@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cgtool.model import capture_file
 from tests.cli.test_run import program
 from tests.cli.test_run import run as run_program
 
@@ -82,6 +83,9 @@ def test_a_program_that_leaves_without_exit_handlers(run, tmp_path: Path, how: s
     _, out, _ = run(tmp_path / "leaves-run.cgt")
     assert out.startswith("1 pool with 2.0 MiB")
     assert "not recorded" not in out
+    _, out, _ = run(tmp_path / "leaves-run.cgt", "--format", "json")
+    assert json.loads(out)["graph_memory"][0]["kept_bytes"] == 0  # nobody has its result
+    assert json.loads(out)["pools"][0]["used_bytes"] == 0
 
 
 def test_pools_that_were_not_read(run, tmp_path: Path) -> None:
@@ -120,7 +124,10 @@ def test_what_each_graph_adds_to_its_pool(run, tmp_path: Path) -> None:
     _, out, _ = run(tmp_path / "sizes-run.cgt", "--format", "json")
     report = json.loads(out)
     rows = report["graph_memory"]
-    assert [row["key"] for row in rows] == [f"batch {size}" for size in (1024, 512, 64, 8, 2048)]
+    keys = [f"batch {size}" for size in (1024, 512, 64, 8, 2048)]
+    assert [row["key"] for row in rows] == keys
+    graphs = capture_file.read(tmp_path / "sizes-run.cgt").graphs
+    assert [graph.name for graph in graphs] == [f"<module> {key}" for key in keys]
     reserved, used, *results = map(int, done.stdout.split())
     assert sum(row["grown_bytes"] for row in rows) == reserved
     assert [row["kept_bytes"] for row in rows] == results

@@ -204,6 +204,7 @@ def test_another_memory_format_is_on_the_same_device():
 def test_compiled_code_runs_unfused():
     with SimulatedDevice("test").active() as device:
         x = torch.ones(3, device="cuda")
+        torch.compiler.cudagraph_mark_step_begin()
         session = prepared(device, torch.compile(lambda x: x.sin().cos()), x)
     assert [node.call.name for node in session.graphs[0].graph.nodes] == [
         "aten::sin",

@@ -264,9 +264,7 @@ def _segment(pool_id: tuple[int, int], pool: PrivatePool, first: PoolBlock) -> d
 def _snapshot(device: DeviceModel, selected: Any = None) -> dict[str, Any]:
     """``selected``: the id of a pool, (0, 0) for all, and whether to include traces."""
     pools: dict[tuple[int, int], PrivatePool] = getattr(device, "pools", {})
-    if pools:
-        memory: Any = device.memory
-        memory.sweep()  # what has died since the last op
+    device.memory.sweep()  # what has died since the last op
     wanted = tuple(selected or ())[:2]
     segments = [
         _segment(pool_id, pool, first)

@@ -42,6 +42,9 @@ class RecordedOwners:
             ref = StorageRef(tensor)
             self._objects.setdefault(ref.key, ref)
 
+    def sweep(self) -> None:
+        """Only the memory of scripts is in pools."""
+
     def is_dead(self, ref: StorageRef) -> bool:
         """True when only records own the storage."""
         ours = self._recorded[ref.key] + (ref.key in self._objects)

@@ -416,6 +416,8 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         replace(torch.Tensor, "record_stream", lambda tensor, *_, **__: note(tensor))
         replace(torch, "compile", functools.partial(_compile, device))
         replace(torch.nn.Module, "compile", functools.partialmethod(_compile_module, device))
+        # It imports what builds without CUDA do not have.
+        replace(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
         replace(torch.backends.cuda, "is_built", lambda: True)
         replace(torch.backends.cudnn, "is_acceptable", lambda _tensor: False)
         stand_in(torch.Tensor, "to", _to)

@@ -32,9 +32,10 @@ from cgtool.program.boundary import first_line
 _BASES = 3
 """Runs in the order of capture: what differs between them is added up in any order."""
 _SEED = 20
-_SCALE = 0.75
-"""State is scaled before each run: what an earlier replay has left in a buffer is then not what
-this one writes there. Below 1, so that probabilities stay probabilities."""
+_SCALES = 0.5, 1
+"""State is scaled before each run, each tensor by a factor of its own between these: what an
+earlier replay has left in a buffer is then not what this one writes there, also if that is a copy
+of an input. Below 1, so that probabilities stay probabilities."""
 _SHOWN = 3
 
 _SCALED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -154,11 +155,11 @@ class Orders:
         for stepper in self._steppers:
             stepper.clear()
         runner.begin_replay(self._trial)
-        state = state_of(target.workload)
+        state, factors = state_of(target.workload), random.Random(_SEED)
         with arithmetic():
             for tensor in map(held, (*state.values(), *(each for _, each in runner.arguments))):
                 if tensor.dtype in _SCALED and tensor.layout == torch.strided:
-                    write(tensor, dense(tensor.detach()) * _SCALE)
+                    write(tensor, dense(tensor.detach()) * factors.uniform(*_SCALES))
         for graph, stepper in enumerate(self._steppers):
             stepper.step(orders.get(graph))
         after = {("state", name): tensor for name, tensor in state.items()}

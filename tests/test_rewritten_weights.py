@@ -84,6 +84,7 @@ def test_what_is_rewritten_and_what_is_rebound(device: str, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     ledger = capture_file.read(tmp_path / "run.cgt").ledger
     assert ledger is not None
+    assert {each.weights for each in ledger.events[:-1]} == {READS}
     assert [(each.name, each.rebound, each.rewritten) for each in ledger.events] == [
         ("ready", 0, 0),
         ("nothing", 0, 0),

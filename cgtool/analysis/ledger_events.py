@@ -131,8 +131,9 @@ class EventRow:
     allocated_bytes: int
     given_back: int
     """Storages that graphs use, and that were freed or resized."""
-    rebound: int | None
+    weights: int | None
     """As of ``Event``."""
+    rebound: int | None
     rewritten: int | None
 
 
@@ -184,6 +185,7 @@ def _rows(capture: Capture, ledger: Ledger, process: int) -> Iterator[EventRow]:
             allocations=len(allocations[at]),
             allocated_bytes=sum(each.bytes for each in allocations[at]),
             given_back=len(given_back[at]),
+            weights=event.weights if event else None,
             rebound=event.rebound if event else None,
             rewritten=event.rewritten if event else None,
         )

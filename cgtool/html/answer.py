@@ -199,7 +199,7 @@ def run_tree(capture: Capture, ledger: Ledger, report: LedgerReport) -> dict[str
         "tables": _tables(report),
         "memory": [
             [-1 if row.number is None else row.number, row.key, row.line, row.pool,
-             row.grown_bytes, row.exec_bytes]
+             row.grown_bytes, row.kept_bytes, row.exec_bytes]
             for row in report.graph_memory
         ],
         "estimates": report.size_estimates,

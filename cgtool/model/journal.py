@@ -345,8 +345,9 @@ class Happened(msgspec.Struct, tag="event", array_like=True):
     frames: tuple[Frame, ...]
     replays: int
     """Replays of the process so far."""
-    rebound: int | None
+    weights: int | None
     """As of ``ledger.Event``."""
+    rebound: int | None
     rewritten: int | None
 
 

@@ -403,9 +403,10 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """Replays of its process before it; None if they are not known."""
     output: str = ""
     """The line of the program's output that it was found by."""
+    weights: Count | None = None
+    """Parameters, buffers and optimizer state that graphs use; None if nobody has looked."""
     rebound: Count | None = None
-    """Parameters, buffers and optimizer state for which the program has other memory by now than
-    its graphs use; None if nobody has looked."""
+    """Those of them for which the program has other memory by now than its graphs use."""
     rewritten: Count | None = None
     """Of the others, those with other values than at the event before at which somebody looked."""
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 _NAMING_NS = 2_000_000_000
 """After so many nanoseconds in all, memory gets no names anymore."""
+Changes = tuple[int, int, int] | tuple[None, None, None]
+"""``Event.weights``, ``Event.rebound`` and ``Event.rewritten``."""
+NO_LOOK: Changes = None, None, None
 _LOOKING_NS = 1_000_000_000
 """After so many nanoseconds in all, looks at what memory holds have pauses."""
 _PAUSE = 50
@@ -190,12 +193,12 @@ class Addresses:
             self._journal.append(MemoryBack(memory.number))
         return result
 
-    def changes(self) -> tuple[int | None, int | None]:
-        """``Event.rebound`` and ``Event.rewritten``. Seldom enough to cost the program little."""
+    def changes(self) -> Changes:
+        """Seldom enough to cost the program little."""
         began, memories = clock.perf_counter_ns(), list(self._followed)
         paths = [(memory, memory.path) for memory in memories if memory.path is not None]
         if not paths or began < self._look_again_ns:
-            return None, None
+            return NO_LOOK
         from cgtool.observe.raw_tensors import arithmetic
         from cgtool.observe.tensors import key_of
 
@@ -217,7 +220,7 @@ class Addresses:
         self._looking_ns += now - began
         if self._looking_ns > _LOOKING_NS:
             self._look_again_ns = now + _PAUSE * (now - began)
-        return len(paths) - len(bound), rewritten
+        return len(paths), len(paths) - len(bound), rewritten
 
     def _names(self, keys: set[int], frame: FrameType) -> dict[int, Named]:
         """The names of storages, by key: of a parameter, that in its module if it has one."""

@@ -13,6 +13,7 @@ from cgtool.model.ledger import READY
 from cgtool.observe.frames import frames_of
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder import notes
+from cgtool.recorder.addresses import Changes
 from cgtool.recorder.recorded_device import RecordedDevice
 from cgtool.torch_compat.inductor import CompiledFunction
 
@@ -27,7 +28,7 @@ class Events:
         self,
         device: RecordedDevice,
         journal: JournalWriter,
-        changes: Callable[[], tuple[int | None, int | None]],
+        changes: Callable[[], Changes],
     ) -> None:
         """``changes``: ``Addresses.changes``."""
         self._device = device

@@ -34,7 +34,7 @@ from cgtool.observe.frames import call_user, frames_of_other_threads
 from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber, replaying_class
 from cgtool.recorder import notes
 from cgtool.recorder.adapters import ADAPTERS, follow_engine
-from cgtool.recorder.addresses import Addresses
+from cgtool.recorder.addresses import NO_LOOK, Addresses, Changes
 from cgtool.recorder.captures import Capture, Captures, Expected, Start
 from cgtool.recorder.eager_steps import EagerSteps
 from cgtool.recorder.events import Events
@@ -107,8 +107,8 @@ class Recorder(Subscriber[_Graph]):
         for adapter in ADAPTERS:
             follow_engine(adapter, patches, self.journal.lost)
 
-    def _changes(self) -> tuple[int | None, int | None]:
-        return (None, None) if self._captures.are_in_progress else self._addresses.changes()
+    def _changes(self) -> Changes:
+        return NO_LOOK if self._captures.are_in_progress else self._addresses.changes()
 
     def mark_ready(self, after: int) -> None:
         """Mark the event ``ready`` after so many replays."""

@@ -262,11 +262,16 @@ EVENTS: Sequence[Column[EventRow]] = (
         explanation="storages outside the pools that graphs use, freed or resized",
     ),
     Column(
+        "weights",
+        optional=True,
+        priority=1,
+        explanation="parameters, buffers and optimizer state that graphs use",
+    ),
+    Column(
         "rebound",
         optional=True,
         style=WARNING,
-        explanation="parameters, buffers and optimizer state for which the program now has other "
-        "memory than its graphs use",
+        explanation="of these: the program now has other memory than its graphs use",
     ),
     Column(
         "rewritten",

@@ -1034,8 +1034,11 @@ def test_what_the_captures_of_a_run_have_added(opened, tmp_path):
     page = opened(capture)
     page.show("added")
     cells = "[...document.querySelectorAll('table.added tbody tr')].map((row) => row.innerText)"
-    texts = [[bytes_text(one), bytes_text(sum(grown[: at + 1]))] for at, one in enumerate(grown)]
-    assert [row.split("\t")[-2:] for row in page(cells)] == texts
+    texts = [
+        [bytes_text(row.grown_bytes), bytes_text(row.kept_bytes), bytes_text(total)]
+        for row, total in zip(rows, accumulate(grown), strict=True)
+    ]
+    assert [row.split("\t")[-3:] for row in page(cells)] == texts
     bars = page("""[...document.querySelectorAll('.waterfall .part')].map(({style}) =>
         [style.left, style.width].map(parseFloat))""")
     total = sum(grown)

@@ -265,8 +265,8 @@ class RunMemoryView {
 
   constructor(host, capture) {
     const { memory, estimates } = capture.run;
-    const total = memory.reduce((sum, [, , , , grown, driver]) => sum + grown + driver, 0);
-    const ofDriver = memory.reduce((sum, [, , , , , driver]) => sum + driver, 0);
+    const total = memory.reduce((sum, [, , , , grown, , driver]) => sum + grown + driver, 0);
+    const ofDriver = memory.reduce((sum, [, , , , , , driver]) => sum + driver, 0);
     const part = (from, size, series) => {
       const filled = make("span.part", { "data-series": series });
       filled.style.left = `${(100 * from) / total || 0}%`;
@@ -274,7 +274,7 @@ class RunMemoryView {
       return size > 0 && filled;
     };
     let before = 0;
-    const rows = memory.map(([graph, key, line, pool, grown, driver]) => {
+    const rows = memory.map(([graph, key, line, pool, grown, kept, driver]) => {
       const name = key || capture.graphs[graph]?.name || "(not read)";
       const select = () => state.select(capture.filter((node) => capture.graphOf[node] === graph), name);
       const parts = [part(before, grown, 0), part(before + grown, driver ?? 0, 1)];
@@ -282,13 +282,13 @@ class RunMemoryView {
       return make("tr", {},
         make("td", {}, graph < 0 ? name : link(name, select)), make("td.muted", {}, line), make("td.muted", {}, pool),
         make("td.grow", {}, make("span.waterfall", {}, parts)),
-        make("td.number", {}, bytesText(grown)), ofDriver > 0 && make("td.number", {}, bytesText(driver)), make("td.number", {}, bytesText(before)));
+        make("td.number", {}, bytesText(grown)), make("td.number", {}, bytesText(kept)), ofDriver > 0 && make("td.number", {}, bytesText(driver)), make("td.number", {}, bytesText(before)));
     });
-    const heads = ["graph", "line", "pool", "", "pool grew", ...(ofDriver > 0 ? ["driver"] : []), "together"];
+    const heads = ["graph", "line", "pool", "", "pool grew", "keeps", ...(ofDriver > 0 ? ["driver"] : []), "together"];
     append(host,
       make("div.toolbar", {},
         legendEntry("span.entry", {}, "var(--series-0)", "the pool grew"), ofDriver > 0 && legendEntry("span.entry", {}, "var(--series-1)", "the driver, for the executable graph"),
-        make("span.muted", {}, `${bytesText(total)} for ${countText(memory.length, "graph")}, in the order of their captures. What is free in a pool is used by later captures, which then add nothing.`)),
+        make("span.muted", {}, `${bytesText(total)} for ${countText(memory.length, "graph")}, in the order of their captures. Later captures use what a pool has free: all but what the graphs keep.`)),
       make("div.scroll", {},
         make("table.compact.added", {}, make("thead", {}, make("tr", {}, heads.map((head) => make("th", {}, head)))), make("tbody", {}, rows)),
         estimates.map((text) => make("p.small", {}, text))));

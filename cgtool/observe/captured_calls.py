@@ -214,7 +214,7 @@ def look(thread: int, number: int, caller: FrameType | None = None) -> int:
 def _call_of(frame: FrameType, *, with_sizes: bool) -> CodeCall:
     code, local = frame.f_code, locals_of(frame)
     objects = objects_of(code, local)
-    sizes = sizes_of(code, local) if with_sizes else None
+    sizes = sizes_of(code, local, objects) if with_sizes else None
     return CodeCall(code, name_of(code, objects), Objects(objects), sizes)
 
 
@@ -303,14 +303,24 @@ def _is_method_of(owner: object, function: FunctionType) -> bool:
     return hasattr(type(owner), getattr(function, "__name__", ""))
 
 
-def sizes_of(code: CodeType, local: dict[str, Any]) -> Sizes | None:
+def _names_of_args(code: CodeType, objects: Sequence[Any]) -> tuple[str, ...]:
+    """What calls compiled code passes ``*args`` on to this module or function."""
+    first: Any = objects[0] if objects and is_internal(code) else None
+    called = type(first).forward if _is_module(first) else first
+    inner = getattr(called, "__code__", None)
+    return () if inner is None else _signature(inner).arguments[_is_module(first) :]
+
+
+def sizes_of(code: CodeType, local: dict[str, Any], objects: Sequence[Any]) -> Sizes | None:
     """The sizes that a call gets; None if it is only traced, with tensors that have no memory.
-    ``local``: its local names."""
+    ``local``: its local names; ``objects``: as ``objects_of``."""
     signature = _signature(code)
     args, kwargs = _starred(signature, local)
     named: list[tuple[str, Any]] = [(name, local.get(name)) for name in signature.arguments]
     if args or kwargs:
-        named += [(f"args[{at}]", value) for at, value in enumerate(args)]
+        names = _names_of_args(code, objects)
+        rest = [f"args[{at}]" for at in range(len(names), len(args))]
+        named += zip((*names, *rest), args, strict=False)
         named += kwargs.items()
     sizes: list[ArgumentSize] = []
     with no_torch_function():

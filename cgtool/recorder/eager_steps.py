@@ -241,9 +241,10 @@ class EagerSteps:
 
     def _started(self, thread: int, frame: FrameType, known: Iterable[_Followed]) -> None:
         local = locals_of(frame)
-        ids = identities(objects_of(frame.f_code, local))
+        objects = objects_of(frame.f_code, local)
+        ids = identities(objects)
         followed = next((each for each in known if each.call.objects.are(ids)), None)
-        sizes = None if followed is None else sizes_of(frame.f_code, local)
+        sizes = None if followed is None else sizes_of(frame.f_code, local, objects)
         if followed is not None and sizes is not None:
             self._running[thread] = _Run(followed, frame, sizes)
 

@@ -54,7 +54,7 @@ def test_compiled_code_is_followed_and_compiled_as_without(tmp_path: Path) -> No
     report = json.loads(run("run", "run.cgt", "--format", "json", cwd=tmp_path).stdout)
     assert runs_of(report, "code", "why") == {
         ("Decoder.forward", ""): 1,
-        ("Decoder.forward", "args[0].shape[0] > 2"): 4,
+        ("Decoder.forward", "x.shape[0] > 2"): 4,
     }
 
 

@@ -196,6 +196,7 @@ def run_tree(capture: Capture, ledger: Ledger, report: LedgerReport) -> dict[str
         ],
         "lanes": list(lanes),
         "entries": entries,
+        "events": [[each.time_ns, each.name] for each in ledger.events],
         "tables": _tables(report),
         "memory": [
             [-1 if row.number is None else row.number, row.key, row.line, row.pool,

@@ -1012,7 +1012,7 @@ def test_a_finding_of_a_run_leads_to_its_graphs(opened):
 
 
 GROWING = """
-import torch
+import torch, cgtool
 
 pool = torch.cuda.graph_pool_handle()
 kept = []
@@ -1021,6 +1021,7 @@ for size in (1 << 20, 1 << 16, 1 << 22):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         kept.append((graph, x, x + 1))
+cgtool.event("grown")
 """
 
 
@@ -1049,6 +1050,9 @@ def test_what_the_captures_of_a_run_have_added(opened, tmp_path):
     ]
     page.page.click("table.added tbody tr:last-child button")
     assert page("state.nodes.length") == len(capture.graphs[-1].nodes)
+    page.show("run")
+    page("page.opened.get('run').view.plot.fit()")
+    assert "grown" in drawn_texts(page, "[data-view=run] canvas")
 
 
 def test_failed_captures_without_a_finding_are_listed(opened):

@@ -131,6 +131,7 @@ class RunTimeline {
       context.fillRect(from, top + HEAD - 3, to - from, 2);
     }
     run.entries.forEach((entry, at) => this.drawEntry(context, entry, at));
+    this.drawEvents(context);
     context.font = `11px ${theme.font}`;
     run.lanes.forEach(([name], lane) => {
       const top = this.tops[lane] - plot.top;
@@ -143,6 +144,22 @@ class RunTimeline {
       drawText(context, name, 8, top + 8, plot.width - 16);
     });
     context.restore();
+  }
+
+  /** A line through all lanes for each event, with its name where there is room. */
+  drawEvents(context) {
+    context.font = `11px ${theme.font}`;
+    context.fillStyle = theme.muted;
+    const bottom = Math.min(this.tall - this.plot.top, this.plot.height);
+    let free = 0;
+    for (const [time, name] of this.run.events) {
+      const x = Math.round(this.plot.px(time));
+      if (x < 0 || x > this.plot.width) continue;
+      context.fillRect(x, RULER, 1, bottom - RULER);
+      if (x < free) continue;
+      free = x + widthOf(context, name) + 10;
+      context.fillText(name, x + 4, bottom - 8);
+    }
   }
 
   drawEntry(context, entry, at) {

@@ -116,11 +116,9 @@ def captured():
 
 first = captured()
 size = storage.nbytes()
-storage.resize_(0)
-storage.resize_(3 * size)  # elsewhere
+storage.resize_(3 * size)  # elsewhere: the old memory is there until it is copied
 second = captured()
 del first
-storage.resize_(0)
 storage.resize_(5 * size)
 second.replay()
 """

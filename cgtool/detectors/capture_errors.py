@@ -7,11 +7,11 @@ was doing. ``RULES`` were read in the sources of PyTorch 2.8 to 2.13 and seen on
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import linecache
 import os
 import re
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ from cgtool.model.capture import Frames
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.call_sites import checkpointed_at
 from cgtool.observe.frames import package_part
-from cgtool.torch_compat.private import pins_memory
+from cgtool.torch_compat.private import MissingPrivateName, ddp_figures, pins_memory
 
 ACTIVATION_CHECKPOINTING = code("activation-checkpointing")
 API_ORDER_MISUSE = code("api-order-misuse")
@@ -291,11 +291,11 @@ def _in_backward_of_cold_ddp(error: CaptureError) -> bool:
     """In a backward of ``DistributedDataParallel``, which has run less often than it must."""
     if "capture" not in error.phase or not error.ran("/torch/autograd/graph.py"):
         return False
-    ddp = sys.modules.get("torch.nn.parallel.distributed")
-    kind = getattr(ddp, "DistributedDataParallel", ())
-    found = (each for each in gc.get_objects() if issubclass(type(each), kind))
-    # It counts the first ten only.
-    return any(each._get_ddp_logging_data().get("iteration", 10) < 10 for each in found)
+    kind = torch.nn.parallel.DistributedDataParallel
+    found = [each for each in gc.get_objects() if issubclass(type(each), kind)]
+    with contextlib.suppress(MissingPrivateName):
+        return any(ddp_figures(each).get("iteration", 10) < 10 for each in found)
+    return False
 
 
 def _in_backward(error: CaptureError) -> bool:

@@ -574,6 +574,11 @@ BUCKETS = tuple(
     for name in ("__init__", "_rebuild_buckets")
 )
 """What allocates the buckets of ``DistributedDataParallel``."""
+ddp_figures: Callable[[Any], Mapping[str, Any]] = _collectives(
+    "torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data",
+    "a DDP that is captured too early is not named",
+)
+"""Its figures: ``iteration`` counts the first ten backwards."""
 _UNBOXED = "collectives have no communicator"
 work_of: Callable[[Any], Any] = _collectives("torch._C._distributed_c10d.Work.unbox", _CPU_BUILD)
 """The ``Work`` that an op has returned."""

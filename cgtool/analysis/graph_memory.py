@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -82,10 +82,10 @@ def graph_memory(capture: Capture, ledger: Ledger) -> tuple[GraphMemoryRow, ...]
 def estimates(rows: Sequence[GraphMemoryRow]) -> tuple[str, ...]:
     """What one more size would add, for each line that captures several: between the graphs of two
     sizes, and how far off that is for each size that is left out."""
-    by_size: dict[tuple[str, str], dict[float, int]] = defaultdict(dict)
+    by_size: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
     for row in rows:
         if number := _NUMBER.search(row.key):
-            by_size[row.line, row.pool][float(number[0])] = row.total_bytes
+            by_size[row.line, row.pool][float(number[0])] += row.total_bytes
     texts = []
     for (line, _), known in by_size.items():
         sizes = sorted(known)

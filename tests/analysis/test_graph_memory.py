@@ -28,5 +28,10 @@ def test_the_error_is_that_of_sizes_left_out() -> None:
     assert text.endswith("off by 853 KiB in the median, 1.0 MiB at most")
 
 
+def test_a_size_that_is_captured_in_pieces_adds_all_of_them() -> None:
+    whole, pieces = rows({8: 18, 1: 4, 4: 10, 2: 6}), rows({8: 9, 1: 2, 4: 5, 2: 3})
+    assert estimates(pieces * 2) == estimates(whole)
+
+
 def test_few_sizes_say_nothing() -> None:
     assert estimates(rows({1: 2, 2: 3, 4: 5})) == ()

@@ -408,7 +408,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     rebound: Count | None = None
     """Those of them for which the program has other memory by now than its graphs use."""
     rewritten: Count | None = None
-    """Of the others, those with other values than at the event before at which somebody looked."""
+    """Of the others, those with other values than at the event before at which they were read; None
+    if none could be read."""
 
 
 class Compile(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -303,9 +303,11 @@ def _is_method_of(owner: object, function: FunctionType) -> bool:
     return hasattr(type(owner), getattr(function, "__name__", ""))
 
 
-def _names_of_args(code: CodeType, objects: Sequence[Any]) -> tuple[str, ...]:
-    """What calls compiled code passes ``*args`` on to this module or function."""
+def _names_of_args(code: CodeType, objects: Sequence[Any], args: Sequence[Any]) -> tuple[str, ...]:
+    """What calls compiled code passes ``*args`` on to a function, or to the forward of a module."""
     first: Any = objects[0] if objects and is_internal(code) else None
+    if args and args[0] is first:  # a method that was compiled in its class
+        return ()
     called = type(first).forward if _is_module(first) else first
     inner = getattr(called, "__code__", None)
     return () if inner is None else _signature(inner).arguments[_is_module(first) :]
@@ -318,7 +320,7 @@ def sizes_of(code: CodeType, local: dict[str, Any], objects: Sequence[Any]) -> S
     args, kwargs = _starred(signature, local)
     named: list[tuple[str, Any]] = [(name, local.get(name)) for name in signature.arguments]
     if args or kwargs:
-        names = _names_of_args(code, objects)
+        names = _names_of_args(code, objects, args)
         rest = [f"args[{at}]" for at in range(len(names), len(args))]
         named += zip((*names, *rest), args, strict=False)
         named += kwargs.items()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _NAMING_NS = 2_000_000_000
 """After so many nanoseconds in all, memory gets no names anymore."""
-Changes = tuple[int, int, int] | tuple[None, None, None]
+Changes = tuple[int | None, int | None, int | None]
 """``Event.weights``, ``Event.rebound`` and ``Event.rewritten``."""
 NO_LOOK: Changes = None, None, None
 _LOOKING_NS = 1_000_000_000
@@ -208,13 +208,13 @@ class Addresses:
             if not issubclass(type(value := path.look({})), torch.Tensor)
             or key_of(value) == memory.ref.key
         ]
-        rewritten = 0
+        rewritten: int | None = None
         with arithmetic():  # what intercepts ops leaves a Python object of each storage, an owner
             tensors = [memory.ref.everything() if memory.gone is None else None for memory in bound]
             digests = self._device.digests([each for each in tensors if each is not None])
         for memory in itertools.compress(bound, [each is not None for each in tensors]):
             if (digest := digests.pop(0)) is not None:
-                rewritten += memory.digest not in (None, digest)
+                rewritten = (rewritten or 0) + (memory.digest not in (None, digest))
                 memory.digest = digest
         now = clock.perf_counter_ns()
         self._looking_ns += now - began

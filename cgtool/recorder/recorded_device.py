@@ -114,7 +114,7 @@ class RecordedDevice(Protocol):
 
     def digests(self, tensors: Sequence[torch.Tensor]) -> list[int | None]:
         """Numbers that differ where the bytes of some memory do; None for memory that cannot be
-        read now. No thread may capture."""
+        read now, without a wait for the program's own work. No thread may capture."""
 
     def functions(self) -> tuple[Function, ...]:
         """All kernel functions seen so far."""

@@ -108,7 +108,11 @@ class Recorder(Subscriber[_Graph]):
             follow_engine(adapter, patches, self.journal.lost)
 
     def _changes(self) -> Changes:
-        return NO_LOOK if self._captures.are_in_progress else self._addresses.changes()
+        changes = NO_LOOK
+        if not self._captures.are_in_progress:
+            with self.protected():  # the event is noted in any case
+                changes = self._addresses.changes()
+        return changes
 
     def mark_ready(self, after: int) -> None:
         """Mark the event ``ready`` after so many replays."""

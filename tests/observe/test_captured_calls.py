@@ -36,11 +36,16 @@ def test_arguments_of_compiled_code_have_the_names_of_the_code():
 
         return run
 
+    class Encoder(nn.Module):
+        @torch.compile(backend=backend)
+        def forward(self, left, right):
+            return left + right
+
     x = torch.ones(2, 4)
     decoder = torch.compile(Decoder(), backend=backend)
     for call in (
         lambda: decoder(x), lambda: decoder(x, x), lambda: decoder(x, mask=x),
-        lambda: torch.compile(joined, backend=backend)(x, x),
+        lambda: torch.compile(joined, backend=backend)(x, x), lambda: Encoder()(x, x),
     ):  # fmt: skip
         call()
     assert seen == [
@@ -48,4 +53,5 @@ def test_arguments_of_compiled_code_have_the_names_of_the_code():
         ("Decoder.forward", ["x", "y"]),
         ("Decoder.forward", ["x", "mask"]),
         ("joined", ["left", "args[1]"]),
+        ("Encoder.forward", ["args[1]", "args[2]"]),
     ]

@@ -128,7 +128,9 @@ class CudaRecordedDevice:
         if torch.cuda.is_current_stream_capturing():  # by other means than those that are followed
             return [None for _ in tensors]
         with relaxed():
-            return digests(tensors)
+            # The host must not wait for work that may itself wait for the host, or for other ranks.
+            is_idle = torch.cuda.current_stream().query()
+            return digests(tensors) if is_idle else [None for _ in tensors]
 
     def new_allocations(self, *, lines: bool = False) -> Sequence[Allocated]:
         # Nor in a forked process, where it cannot be.

@@ -35,8 +35,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chains, Site
-from cgtool.observe.ops import OpRecorder, RootedModuleStack, module_hooks
+from cgtool.observe.ops import OpRecorder, RootedModuleStack
 from cgtool.torch_compat import op_key, op_watch
+from cgtool.torch_compat.private import CALL_MODULE_CODE
 
 ROUNDS = 200
 encoder = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
@@ -103,8 +104,8 @@ class PlaceRecorder(OpRecorder):
 def native(module: Any) -> Iterator[None]:
     """Watches ops with the recorder in C++; the calls are not read from its log."""
     nothing = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
-    log = module.Log(module.Settings(nothing, False, set(), int, int, None, max), 0, None)
-    with module_hooks(log.enter_module, log.leave_module), op_key.watch_natively(module, log):
+    settings = module.Settings(nothing, False, set(), int, int, CALL_MODULE_CODE, max)
+    with op_key.watch_natively(module, module.Log(settings, 0, None)):
         yield
 
 

@@ -12,7 +12,7 @@ import gc
 import itertools
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 _NAMING_NS = 2_000_000_000
 """After so many nanoseconds in all, memory gets no names anymore."""
+_VALUES = 512
+_VALUES_EACH = 16
+"""So many values are looked at for the names of memory, and so many more for each that has none: or
+twice as many as have led to one before."""
 Changes = tuple[int | None, int | None, int | None]
 """``Event.weights``, ``Event.rebound`` and ``Event.rewritten``."""
 NO_LOOK: Changes = None, None, None
@@ -99,6 +103,8 @@ class Addresses:
         self._followed = set[Memory]()
         """All, until their last graph has ended."""
         self._is_collecting = self.is_over = False
+        self._farthest = 0
+        """How many values were looked at until one had the memory that it was looked at for."""
         self._naming_ns = self._looking_ns = self._look_again_ns = 0
         patches.wrap(torch.UntypedStorage, "resize_", self._resize)
         gc.callbacks.append(self._collects)
@@ -114,7 +120,7 @@ class Addresses:
         graph: GraphReplays,
         storages: Sequence[StorageRef],
         frame: FrameType,
-        segments: Sequence[PoolSegment],
+        segments: Iterable[PoolSegment],
     ) -> list[int | None]:
         """A graph uses these storages; ``frame`` has captured it. Their numbers: None for memory in
         ``segments``, those of the pools of graphs, which keep it."""
@@ -126,6 +132,7 @@ class Addresses:
             if not (self._there(ref) or _lies_in(kept, ref.address))
         ]
         names = self._names({memory.ref.key for memory in new}, frame) if new else {}
+        records: list[MemoryUsed] = []
         for memory in new:
             ref = memory.ref
             self._known[ref.key] = memory
@@ -136,7 +143,9 @@ class Addresses:
                 if kind == "parameter" and not issubclass(type(named.value), torch.nn.Parameter):
                     kind = "buffer"
                 memory.path = named.path() if named.kind in _KINDS else None
-            self._journal.append(MemoryUsed(memory.number, ref.address, ref.bytes, name, kind))
+            records.append(MemoryUsed(memory.number, ref.address, ref.bytes, name, kind))
+        if records:
+            self._journal.append(*records)
         memories = [self._there(ref) for ref in storages]
         graph.memory = [memory for memory in memories if memory is not None]
         for memory in graph.memory:
@@ -230,12 +239,15 @@ class Addresses:
 
         names: dict[int, Named] = {}
         began, left = clock.perf_counter_ns(), set(keys)
-        for named in _with_gradients(everything_named(stack_of(frame))):
+        values = _with_gradients(everything_named(stack_of(frame)))
+        most = max(_VALUES + _VALUES_EACH * len(keys), 2 * self._farthest)
+        for number, named in enumerate(itertools.islice(values, most)):
             if not left or self._naming_ns + clock.perf_counter_ns() - began > _NAMING_NS:
                 break
             if issubclass(type(named.value), torch.Tensor):
                 key = key_of(named.value)
                 if key in left:
+                    self._farthest = max(self._farthest, number)
                     is_own = named.kind in _KINDS
                     if is_own or key not in names:
                         names[key] = named

@@ -96,7 +96,7 @@ class Capture:
         self.contents: Callable[[GiveWay], Contents] | None = None
         """Reads the part of its contents that must be read before its end."""
         self.segments: Sequence[PoolSegment] = ()
-        """Those of the pools of all graphs, after it."""
+        """Those of its pool, after it."""
         self.memory: Sequence[int | None] = ()
         """The numbers of ``storages``: None for memory that is not followed."""
         self.read_ns = self.end_ns = 0
@@ -441,7 +441,7 @@ class Captures:
         before = capture.start.before
         reserved = self._device.reserved_bytes()
         done_ns = _now()
-        segments = [each for each in capture.segments if each.pool == pool]
+        segments = capture.segments
         captured = Captured(
             capture.number,
             (capture.read_ns - capture.begin_ns) + (over_ns - capture.end_ns),

@@ -3,7 +3,7 @@ implement them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from cgtool.model.capture import Contents, Environment, Function
@@ -133,8 +133,8 @@ class RecordedDevice(Protocol):
         thread may call it, also during a capture. On a GPU each has the time of the call, and its
         line only if it was called with ``lines`` before."""
 
-    def pool_segments(self, pools: Container[tuple[int, int]]) -> Sequence[PoolSegment]:
-        """Memory that these pools have reserved on the device."""
+    def pool_segments(self, pool: tuple[int, int]) -> Sequence[PoolSegment]:
+        """Memory that a pool has reserved on the device."""
 
     def step_graphs(self, patches: Patches) -> Callable[[Any], SteppedGraph]:
         """Prepare the program for ``--step``. What this returns is called with a graph before its

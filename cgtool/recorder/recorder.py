@@ -44,8 +44,12 @@ from cgtool.recorder.replays import GraphReplays, counted_replay
 from cgtool.torch_compat import weak
 from cgtool.torch_compat.patches import Patches
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cgtool.torch_compat.allocator import PoolSegment
+
 _POOLS_READ = 32
-"""How many pools that end before the process are read: reading lists all of its memory."""
+"""How many pools that end before the process are read."""
 
 
 class _Graph(GraphReplays):
@@ -78,6 +82,8 @@ class Recorder(Subscriber[_Graph]):
         self._pools = Counter[tuple[int, int]]()
         """How many graphs each pool has."""
         self._pools_read = 0
+        self._segments: dict[tuple[int, int], Sequence[PoolSegment]] = {}
+        """Those of each pool after its last capture."""
         self._patches = patches
         weak.hide(patches)
         self._events = Events(device, self.journal, self._changes)
@@ -155,6 +161,7 @@ class Recorder(Subscriber[_Graph]):
         self._is_fork = True
         self._watch_for_hangs()
         self._pools.clear()
+        self._segments.clear()
         for graph in self._graphs.forget():
             with self.protected():
                 _taken(graph).stop()
@@ -251,9 +258,12 @@ class Recorder(Subscriber[_Graph]):
         self._can_be_replayed(graph, cuda_graph)
         capture = _taken(graph)
         with self.protected():
-            capture.segments = self._device.pool_segments(self._pools)
+            if graph.pool is not None:
+                capture.segments = self._device.pool_segments(graph.pool)
+                self._segments[graph.pool] = capture.segments
+            kept = itertools.chain.from_iterable(self._segments.values())
             capture.memory = self._addresses.captured(
-                graph, capture.storages(), sys._getframe(1), capture.segments
+                graph, capture.storages(), sys._getframe(1), kept
             )
         self._captures.captured(capture, graph.pool, over_ns)
         self._events.note_allocations()
@@ -308,9 +318,11 @@ class Recorder(Subscriber[_Graph]):
             self.journal.append(GraphEnded(clock.time_ns(), graph.number, end))
         if graph.pool is not None:
             self._pools[graph.pool] -= 1
-            if not self._pools[graph.pool] and self._pools_read < _POOLS_READ:
-                self._pools_read += 1
-                self._read_pools((graph.pool,))
+            if not self._pools[graph.pool]:
+                self._segments.pop(graph.pool, None)
+                if self._pools_read < _POOLS_READ:
+                    self._pools_read += 1
+                    self._read_pools((graph.pool,))
 
     def _leave(self, original: Any, *args: Any, **kwargs: Any) -> None:
         """Python ends without its exit handlers, or another program takes its place."""
@@ -359,7 +371,8 @@ class Recorder(Subscriber[_Graph]):
         if pools:
             from cgtool.torch_compat.allocator import pool_sizes
 
-            sizes = pool_sizes(self._device.pool_segments(pools))
+            segments = itertools.chain.from_iterable(map(self._device.pool_segments, pools))
+            sizes = pool_sizes(segments)
             self.journal.append(Pools(clock.time_ns(), sizes))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -30,9 +30,9 @@ def _without_traces() -> dict[str, Any]:
     return {"include_traces": False} if "include_traces" in parameters else {}
 
 
-def memory_segments() -> list[dict[str, Any]]:
-    """``torch.cuda.memory_snapshot()``; nothing where that raises."""
-    return list(torch.cuda.memory_snapshot(**_without_traces())) if lists_memory() else []
+def memory_segments(pool: tuple[int, int] | None = None) -> list[dict[str, Any]]:
+    """``torch.cuda.memory_snapshot()``, of a pool or of all; nothing where that raises."""
+    return list(torch.cuda.memory_snapshot(pool, **_without_traces())) if lists_memory() else []
 
 
 class PoolSegment(NamedTuple):
@@ -46,15 +46,12 @@ class PoolSegment(NamedTuple):
     used_bytes: int
 
 
-def pool_segments(pools: Container[tuple[int, int]]) -> list[PoolSegment]:
-    """The segments of these pools."""
-    found = []
-    for segment in memory_segments():
-        first, second = segment["segment_pool_id"]
-        if (first, second) in pools:
-            names = "device", "stream", "address", "total_size", "active_size"
-            found.append(PoolSegment((first, second), *map(segment.__getitem__, names)))
-    return found
+def pool_segments(pool: tuple[int, int]) -> list[PoolSegment]:
+    """The segments of a pool."""
+    names = "device", "stream", "address", "total_size", "active_size"
+    return [
+        PoolSegment(pool, *map(segment.__getitem__, names)) for segment in memory_segments(pool)
+    ]
 
 
 @functools.cache

@@ -106,7 +106,7 @@ class Device:
     def stream(self) -> int | None:
         return None
 
-    def pool_segments(self, pools: Any) -> tuple[()]:
+    def pool_segments(self, pool: Any) -> tuple[()]:
         return ()
 
     def time_replays(self, *_args: Any) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -136,10 +136,10 @@ class CudaRecordedDevice:
         # Nor in a forked process, where it cannot be.
         return self._allocations.new(lines=lines) if torch.cuda.is_initialized() else ()
 
-    def pool_segments(self, pools: Container[tuple[int, int]]) -> list[PoolSegment]:
+    def pool_segments(self, pool: tuple[int, int]) -> list[PoolSegment]:
         from cgtool.torch_compat.allocator import pool_segments
 
-        return pool_segments(pools)
+        return pool_segments(pool)
 
     def step_graphs(self, patches: Patches) -> Callable[[Any], CudaSteppedGraph]:
         from cgtool.devices.cuda.steps import step_graphs

@@ -74,13 +74,12 @@ class _Device:
         return launch
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
-        return sum(segment.bytes for segment in pool_segments((pool,)))
+        return sum(segment.bytes for segment in pool_segments(pool))
 
     def is_in_pool(self, address: int, pool: tuple[int, int]) -> bool:
         return any(
             0 <= address - segment["address"] < segment["total_size"]
-            for segment in memory_segments()
-            if tuple(segment["segment_pool_id"]) == pool
+            for segment in memory_segments(pool)
         )
 
     def reset_frees_workspaces(self) -> bool:

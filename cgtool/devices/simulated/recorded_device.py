@@ -239,8 +239,8 @@ class SimulatedRecordedDevice:
         frames = frames_of(chain_of(sys._getframe(1)))
         self._allocations.append(Allocated(clock.time_ns(), size, 0, frames))
 
-    def pool_segments(self, pools: Container[tuple[int, int]]) -> list[PoolSegment]:
-        return pool_segments(pools)
+    def pool_segments(self, pool: tuple[int, int]) -> list[PoolSegment]:
+        return pool_segments(pool)
 
     def step_graphs(self, patches: Patches) -> Callable[[Any], _SteppedGraph]:
         return _SteppedGraph

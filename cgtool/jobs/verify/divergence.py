@@ -240,8 +240,19 @@ class Divergence:
 
         ``relative``: the largest difference, over the largest magnitude, that counts as noise; None
         for that of other kernels. ``key``: a tensor that has differed: if it does again and all ops
-        agree, that is said too. Without it, None if all that the iteration leaves is equal.
+        agree, that is said too. Without it, None if all that the iteration leaves is equal, or was
+        in one of some tries: noise that grows through a model differs from run to run.
         """
+        parting = self._find(trial, iteration, relative, key)
+        for _ in range(_TRIES if key is None else 0):
+            if parting is None or parting.only_one:
+                break
+            parting = self._find(trial, iteration, relative, key)
+        return parting
+
+    def _find(
+        self, trial: Trial, iteration: int, relative: float | None, key: Key | None
+    ) -> Parting | None:
         keeper = _Keeper(self.runner.target.device, scales=relative is None)
         results, eager = _eager(self.runner, trial, iteration, keeper)
         kept, left = eager.results, self._left(results, key)

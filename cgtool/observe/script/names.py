@@ -1,5 +1,5 @@
 """Values that the running code of a script can name: those of the functions that run, and those in
-their containers and attributes.
+their containers and attributes. Numbers, texts and the like are left out.
 
 Everything is looked up anew each time, without a call of the script's code, and nothing is kept
 alive: a path to a value references objects weakly, and locals by the frame that runs.
@@ -37,8 +37,9 @@ _CONTAINERS = list, tuple, dict, set, deque
 _NO_PARTS = (
     types.ModuleType, type, types.BuiltinFunctionType, types.CodeType, types.GeneratorType,
     types.CoroutineType, types.FrameType, torch.dtype, torch.device, str, bytes, bytearray, int,
-    float, complex, range, type(None),
+    bool, float, complex, range, type(None),
 )  # fmt: skip
+_LEFT_OUT = frozenset(_NO_PARTS)
 _MODULE_FIELDS = frozenset(vars(torch.nn.Module()))
 
 Stack = dict[int, FrameType]
@@ -163,10 +164,15 @@ def _names(stack: Stack) -> Iterator[Named]:
         code, names = frame.f_code, frame.f_globals
         is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
         for name, value in locals_of(frame).items() if is_function else ():
-            root = partial(_of_frame, number, code, name)
-            yield Named(value, name, code.co_qualname, "name", root=root)
+            if type(value) not in _LEFT_OUT:
+                root = partial(_of_frame, number, code, name)
+                yield Named(value, name, code.co_qualname, "name", root=root)
         for name in names_in(code) if is_function else tuple(names):
-            if name in names and (id(names), name) not in known and not name.startswith("__"):
+            if (
+                type(names.get(name)) not in _LEFT_OUT
+                and (id(names), name) not in known
+                and not name.startswith("__")
+            ):
                 known.add((id(names), name))
                 root = partial(_of_module, names, name)
                 yield Named(names[name], name, code.co_filename, "name", root=root)
@@ -204,7 +210,8 @@ def _parts(named: Named) -> Iterator[Named]:
         items = _items(value)
         numbers: defaultdict[int, list[int]] = defaultdict(list)
         for number, (_, item) in enumerate(items):
-            numbers[id(item)].append(number)
+            if type(item) not in _LEFT_OUT:
+                numbers[id(item)].append(number)
         for key, item in items:
             alike = tuple(numbers.pop(id(item), ()))
             if alike:
@@ -216,9 +223,11 @@ def _parts(named: Named) -> Iterator[Named]:
         if issubclass(kind, torch.nn.Module):
             for table in (parameters_of(value), buffers_of(value)):
                 for name, part in table.items():
-                    yield Named(part, f"{text}.{name}", scope, "parameter", name, named)
+                    if part is not None:
+                        yield Named(part, f"{text}.{name}", scope, "parameter", name, named)
         for name, part in _fields(value):
-            yield Named(part, f"{text}.{name}", scope, "attribute", name, named)
+            if type(part) not in _LEFT_OUT:
+                yield Named(part, f"{text}.{name}", scope, "attribute", name, named)
 
 
 def _items(value: Any) -> list[tuple[Any, Any]]:

@@ -100,6 +100,43 @@ for _ in range(5):
     assert [row.stale_replays for row in report.memory] == [15, 5]
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_a_graph_reads_from_a_pool_must_survive_between_replays(
+    device: str, tmp_path: Path
+) -> None:
+    (tmp_path / "parts.py").write_text(
+        """
+import torch
+
+x = torch.ones(1 << 20, device="cuda")
+first, second, third = (torch.cuda.CUDAGraph() for _ in range(3))
+with torch.cuda.graph(first):
+    hidden, scratch = x + 1, x + 2
+with torch.cuda.graph(second, pool=first.pool()):
+    total = hidden * 2
+    scratch.zero_()  # written before it is read
+    total += scratch
+with torch.cuda.graph(third, pool=first.pool()):
+    total += 1
+for graph in (first, second, third):
+    graph.replay()
+"""
+    )
+    command = [sys.executable, "-m", "cgtool", "run", "-q", "--device", device, "parts.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    report = ledger_report(capture_file.read(tmp_path / "parts-run.cgt"))
+    pool, x = sorted(report.memory, key=lambda row: row.kind)
+    assert (pool.kind, pool.names, pool.count, pool.bytes) == (
+        "pool",
+        ("hidden", "total"),
+        2,
+        8 << 20,
+    )
+    assert (pool.graphs, pool.readers, pool.writers, pool.gone_at) == (2, 2, 1, None)
+    assert (x.kind, x.names, x.graphs, x.readers) == ("variable", ("x",), 1, 2)
+    assert not report.findings
+
+
 def test_the_end_of_a_graph_forgets_no_later_memory_of_a_storage(tmp_path: Path) -> None:
     (tmp_path / "again.py").write_text(
         """

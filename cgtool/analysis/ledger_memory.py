@@ -1,5 +1,5 @@
-"""The memory outside their pools that a program's graphs use: whose it is, what became of it, and
-replays that used it after it was given back."""
+"""The memory that a program's graphs use and have not allocated: whose it is, what became of it,
+and replays that used it after it was given back."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class MemoryRow:
     """Memory of one kind that has met one fate."""
 
     kind: str
-    """``parameter``, ``buffer``, ``optimizer state``, ``variable``; ``unknown`` if no name leads to
-    it."""
+    """``parameter``, ``buffer``, ``optimizer state``, ``variable``; ``pool`` for what graphs read
+    from the pool of one before they write it; ``unknown`` if no name leads to it."""
     names: tuple[str, ...]
     """The largest first."""
     count: int
@@ -71,11 +71,14 @@ def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
     reads, writes = defaultdict[int, int](int), defaultdict[int, int](int)
     for entry in ledger.graphs:
         for use in entry.memory:
+            if ledger.memory[use.memory].kind == "pool" and not _reads_first(use):
+                continue
             users[use.memory].append(entry)
             reads[use.memory] += len(use.reads)
             writes[use.memory] += len(use.writes)
     rows = []
-    for (kind, gone_at), numbers in groups.items():
+    for (kind, gone_at), alike in groups.items():
+        numbers = [at for at in alike if users[at]]
         graphs = {id(entry): entry for at in numbers for entry in users[at]}
         if graphs:
             memories = [ledger.memory[at] for at in numbers]
@@ -94,6 +97,10 @@ def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
                 )
             )
     return tuple(sorted(rows, key=lambda row: (row.gone_at is None, -row.bytes)))
+
+
+def _reads_first(use: MemoryUse) -> bool:
+    return bool(use.reads) and (not use.writes or min(use.reads) <= min(use.writes))
 
 
 def _frames(capture: Capture, memory: LedgerMemory) -> tuple[Frame, ...]:

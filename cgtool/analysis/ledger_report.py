@@ -127,7 +127,7 @@ class LedgerReport:
     """Moments that the program marked, in order of time, and the end of each process that has
     some."""
     memory: tuple[MemoryRow, ...]
-    """The memory outside their pools that graphs use."""
+    """The memory that graphs use and have not allocated."""
     graph_memory: tuple[GraphMemoryRow, ...]
     """In order of their capture."""
     size_estimates: tuple[str, ...]

@@ -193,13 +193,13 @@ class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
     cgtool_ns: int
     """How long it took after the capture."""
     uses: tuple[MemoryUse, ...] = ()
-    """Of the memory outside its pool, by the numbers of ``MemoryUsed``."""
+    """Of the memory that it has not allocated, by the numbers of ``MemoryUsed``."""
     collectives: tuple[tuple[Collective, int], ...] = ()
     """In order, with their sizes; none has an origin yet."""
 
 
 class MemoryUsed(msgspec.Struct, tag="memory-used", array_like=True):
-    """Memory outside their pools, which graphs use."""
+    """Memory that graphs use and have not allocated."""
 
     number: int
     address: int

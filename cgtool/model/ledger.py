@@ -177,7 +177,7 @@ class NodeFailure(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LedgerMemory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Memory outside their pools that graphs use: the storage of some tensors."""
+    """Memory that a graph uses and has not allocated itself: the storage of some tensors."""
 
     process: ProcessIndex
     address: Address
@@ -186,7 +186,8 @@ class LedgerMemory(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the program calls a tensor there: ``self.model.layers.0.weight``; empty if no name leads
     to it."""
     kind: str = ""
-    """``parameter``, ``buffer``, ``optimizer state``, ``variable``; empty without a name."""
+    """``pool`` for what lies in the pool of a graph; else ``parameter``, ``buffer``, ``optimizer
+    state``, ``variable``, empty without a name."""
     gone_ns: DurationNs | None = None
     """When it was given back while a graph that uses it could be replayed; None if it was not."""
     how: str = ""
@@ -196,7 +197,7 @@ class LedgerMemory(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MemoryUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a graph does with memory outside its pool."""
+    """What a graph does with memory that it has not allocated itself."""
 
     memory: LedgerMemoryIndex
     reads: tuple[Count, ...]
@@ -320,7 +321,7 @@ class LedgerGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: tuple[NotedReplays, ...] = ()
     """What the program noted for its replays."""
     memory: tuple[MemoryUse, ...] = ()
-    """The memory outside its pool that its ops use."""
+    """The memory that its ops use and that it has not allocated."""
     step: Count | None = None
     """The code that it captured, by a number in its process: the same for graphs that captured it
     with other sizes. None if no call contained most of its ops."""

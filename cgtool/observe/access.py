@@ -225,16 +225,14 @@ class AccessLog:
                 self._number(tensor)
         self._made.update(range(first_made, len(self._numbers)))
 
-    def outside(
-        self, numbers: Iterable[int], is_captured: Callable[[int], bool]
-    ) -> dict[int, StorageRef]:
-        """Of these storages, by number, those on the device that no recorded call made, that live,
-        and for whose key ``is_captured`` is false."""
+    def outside(self, numbers: Iterable[int]) -> dict[int, StorageRef]:
+        """Of these storages, by number, those on the device that no recorded call made, and that
+        live."""
         keys = {number: self._storages[number] for number in numbers if number not in self._made}
         return {
             number: StorageRef.by_key(key)
             for number, key in keys.items()
-            if not (weak_storage_expired(key) or is_captured(key) or is_on_host(key))
+            if not (weak_storage_expired(key) or is_on_host(key))
         }
 
     def used_freed(self, call: Call) -> bool:

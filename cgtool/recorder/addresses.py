@@ -1,9 +1,10 @@
-"""The memory outside their pools that graphs use, for as long as they can be replayed.
+"""The memory that graphs use and have not allocated, for as long as they can be replayed.
 
 A graph keeps addresses, and no reference to what was there. The storages that its ops used from
-outside are followed by weak references, which run as soon as one is freed: so the line that frees
-it is known, and a replay costs nothing. Memory that graphs of ``torch.compile`` use is left out:
-PyTorch looks at it before each replay.
+outside its pool are followed by weak references, which run as soon as one is freed: so the line
+that frees it is known, and a replay costs nothing. What lies in the pool of a graph is kept by
+that. Memory that graphs of ``torch.compile`` use is left out: PyTorch looks at it before each
+replay.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ class Memory:
 
     __slots__ = ("digest", "gone", "graphs", "life", "number", "path", "ref")
 
-    life: MemoryLife
-
     def __init__(self, number: int, ref: StorageRef) -> None:
         self.number, self.ref = number, ref
+        self.life: MemoryLife | None = None
+        """None if it lies in a pool of graphs."""
         self.path: Path | None = None
         """To a parameter, or to state of an optimizer."""
         self.digest: int | None = None
@@ -121,38 +122,35 @@ class Addresses:
         storages: Sequence[StorageRef],
         frame: FrameType,
         segments: Iterable[PoolSegment],
-    ) -> list[int | None]:
-        """A graph uses these storages; ``frame`` has captured it. Their numbers: None for memory in
-        ``segments``, those of the pools of graphs, which keep it."""
-        # The addresses of simulated segments are not those of memory.
-        kept = [] if self._device.simulated else sorted(each[3:5] for each in segments)
-        new = [
-            Memory(next(self._numbers), ref)
-            for ref in storages
-            if not (self._there(ref) or _lies_in(kept, ref.address))
-        ]
+    ) -> list[int]:
+        """A graph uses these storages; ``frame`` has captured it. Returns their numbers.
+        ``segments``: those of the pools of graphs."""
+        kept = sorted(each[3:5] for each in segments)
+        new = [Memory(next(self._numbers), ref) for ref in storages if not self._there(ref)]
         names = self._names({memory.ref.key for memory in new}, frame) if new else {}
         records: list[MemoryUsed] = []
         for memory in new:
             ref = memory.ref
             self._known[ref.key] = memory
-            self._followed.add(memory)
+            in_pool = _lies_in(kept, ref.address)
             name, kind = "", ""
             if (named := names.get(ref.key)) is not None:
                 name, kind = named.text, _KINDS.get(named.kind, "variable")
                 if kind == "parameter" and not issubclass(type(named.value), torch.nn.Parameter):
                     kind = "buffer"
-                memory.path = named.path() if named.kind in _KINDS else None
+                memory.path = named.path() if named.kind in _KINDS and not in_pool else None
+            kind = "pool" if in_pool else kind
             records.append(MemoryUsed(memory.number, ref.address, ref.bytes, name, kind))
+            if not in_pool:
+                self._followed.add(memory)
         if records:
             self._journal.append(*records)
-        memories = [self._there(ref) for ref in storages]
-        graph.memory = [memory for memory in memories if memory is not None]
+        graph.memory = [self._known[ref.key] for ref in storages]
         for memory in graph.memory:
             memory.graphs.add(graph)
-        for memory in new:
+        for memory in self._followed.intersection(new):
             memory.life = self._device.follow(memory.ref, self._when_gone(memory))
-        return [None if memory is None else memory.number for memory in memories]
+        return [memory.number for memory in graph.memory]
 
     def _there(self, ref: StorageRef) -> Memory | None:
         known = self._known.get(ref.key)
@@ -171,7 +169,8 @@ class Addresses:
     def look(self, graph: GraphReplays) -> None:
         """Look whether the memory that a graph uses is still there."""
         for memory in list(graph.memory):
-            memory.life.look()
+            if memory.life is not None:
+                memory.life.look()
 
     def _when_gone(self, memory: Memory) -> Callable[[str, Chain, int], None]:
         def gone(how: str, chain: Chain, time_ns: int) -> None:

@@ -97,8 +97,8 @@ class Capture:
         """Reads the part of its contents that must be read before its end."""
         self.segments: Sequence[PoolSegment] = ()
         """Those of its pool, after it."""
-        self.memory: Sequence[int | None] = ()
-        """The numbers of ``storages``: None for memory that is not followed."""
+        self.memory: Sequence[int] = ()
+        """The numbers of ``storages``."""
         self.read_ns = self.end_ns = 0
         """When its code had run, and when ``capture_end`` was called."""
         self.stream: int | None = None
@@ -142,7 +142,7 @@ class Capture:
         return tuple(
             MemoryUse(number, *nodes)
             for number, nodes in zip(self.memory, self.watch.uses(), strict=True)
-            if number is not None and any(nodes)
+            if any(nodes)
         )
 
     def stop(self) -> None:

@@ -355,7 +355,7 @@ CAPTURES: Sequence[Column[LedgerRow]] = (
     _spent("cgtool", "cgtool_ns", "to read the graphs, not part of the other times", 4),
 )
 
-_OUTSIDE = "Memory of graphs outside their pools"
+_OUTSIDE = "Memory that graphs use and have not allocated"
 POOLS: Sequence[Column[ProgramPoolRow]] = (
     Column("pool", "name"),
     Column("process", zero=False, optional=True, priority=2),
@@ -388,7 +388,8 @@ ADDRESSES: Sequence[Column[MemoryRow]] = (
         "memory",
         "kind",
         explanation="what leads to it when the graph was captured: parameter, buffer, optimizer "
-        "state, variable; unknown: no name",
+        "state, variable; unknown: no name; pool: it lies in the pool of a graph, and a replay reads "
+        "it first, so that it must survive until then",
     ),
     Column(
         "name",

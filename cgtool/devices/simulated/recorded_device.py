@@ -72,7 +72,9 @@ class _Watch:
                 for storage in storages:
                     nodes[storage].append(number)
         numbers = sorted(reads.keys() | writes.keys())
-        outside = self._accesses.outside(numbers, self._device.memory.is_captured)
+        outside = self._accesses.outside(numbers)
+        for ref in outside.values():
+            ref.address = self._device.memory.address(ref)
         self._uses = [(tuple(reads[each]), tuple(writes[each])) for each in outside]
         self._deaths.look_for_tensors({ref.key for ref in outside.values()})
         return list(outside.values())

@@ -131,10 +131,6 @@ class GraphMemory(RecordedOwners):
         known = self._blocks.get(storage.key)
         return storage.address if known is None else known[2].address
 
-    def is_captured(self, key: int) -> bool:
-        """Whether a capture has allocated a storage: it lies in a pool."""
-        return key in self._blocks
-
     def sweep(self) -> None:
         """Free the storages that the script no longer owns."""
         for key in list(self._live):

@@ -172,7 +172,9 @@ class _ProcessLedger:
                     self.process = self._with(self.process, record)
                 case Stacks() if self.process is not None:
                     stacks = tuple(
-                        ThreadStack(name, self.tables.frame_indices(frames))
+                        ThreadStack(
+                            name, self.tables.frame_indices(frames), name in record.entering
+                        )
                         for name, frames in record.threads
                     )
                     self.process = msgspec.structs.replace(

@@ -380,6 +380,8 @@ class Stacks(msgspec.Struct, tag="stacks", array_like=True):
     """The name of each, and its frames, innermost first; the main thread first."""
     begun: int
     """Replays that had begun."""
+    entering: tuple[str, ...] = ()
+    """The names of the threads that wait in ``torch.cuda.graph`` before a capture."""
 
 
 class Finished(msgspec.Struct, tag="finished", array_like=True):

@@ -49,6 +49,8 @@ class ThreadStack(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Empty for one that Python did not start."""
     frames: tuple[FrameIndex, ...]
     """Innermost first, without those of PyTorch."""
+    enters: bool = False
+    """It waited in ``torch.cuda.graph``, before a capture."""
 
 
 class Process(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -202,6 +202,10 @@ class Captures:
         """Whether a capture of this thread's is in progress."""
         return any(capture.ident == thread for capture in self._in_progress)
 
+    def entering(self) -> list[str]:
+        """The names of the threads that wait in ``torch.cuda.graph`` before a capture."""
+        return self._costs.entering()
+
     @property
     def are_in_progress(self) -> bool:
         """Whether any thread captures."""

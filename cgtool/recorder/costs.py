@@ -101,6 +101,10 @@ class CaptureCosts:
         compiled = self._compiled
         return compiled.get(thread or get_ident(), 0) + compiled.get(0, 0)
 
+    def entering(self) -> list[str]:
+        """The names of the threads that are in ``torch.cuda.graph.__enter__``."""
+        return [name for _, name, left_ns in list(self._entering) if left_ns is None]
+
     def others_entering(self, since_ns: int) -> list[str]:
         """The names of other threads that were in ``torch.cuda.graph.__enter__`` since then."""
         return [

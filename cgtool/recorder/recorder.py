@@ -142,7 +142,9 @@ class Recorder(Subscriber[_Graph]):
         """Write the stacks of the process when ``cgtool run`` asks for them."""
         from cgtool.recorder.watchdog import watch_for_hangs
 
-        self._watch_for_hangs = partial(watch_for_hangs, folder, self.journal)
+        self._watch_for_hangs = partial(
+            watch_for_hangs, folder, self.journal, self._captures.entering
+        )
         self._watch_for_hangs()
 
     @property

@@ -10,6 +10,7 @@ import _thread
 import contextlib
 import os
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep  # as it is before the program replaces it
 
@@ -22,13 +23,16 @@ _PAUSE = 0.2
 """Seconds between two looks."""
 
 
-def watch_for_hangs(folder: Path, journal: JournalWriter) -> None:
-    """Start the thread, which is not one of ``threading``'s; again in a process that was forked."""
+def watch_for_hangs(
+    folder: Path, journal: JournalWriter, entering: Callable[[], Sequence[str]]
+) -> None:
+    """Start the thread, which is not one of ``threading``'s; again in a process that was forked.
+    ``entering``: as of ``Captures``."""
     with contextlib.suppress(RuntimeError):  # the process ends, or has too many
-        _thread.start_new_thread(_watch, (folder / STACKS_WANTED, journal))
+        _thread.start_new_thread(_watch, (folder / STACKS_WANTED, journal, entering))
 
 
-def _watch(file: Path, journal: JournalWriter) -> None:
+def _watch(file: Path, journal: JournalWriter, entering: Callable[[], Sequence[str]]) -> None:
     seen = 0
     while True:
         sleep(_PAUSE)
@@ -39,7 +43,9 @@ def _watch(file: Path, journal: JournalWriter) -> None:
         if wanted != seen:
             seen = wanted
             with journal.protected():
-                journal.append(Stacks(clock.time_ns(), _stacks(), journal.order[0]))
+                journal.append(
+                    Stacks(clock.time_ns(), _stacks(), journal.order[0], tuple(entering()))
+                )
 
 
 def _stacks() -> tuple[tuple[str, tuple[Frame, ...]], ...]:

@@ -388,8 +388,8 @@ ADDRESSES: Sequence[Column[MemoryRow]] = (
         "memory",
         "kind",
         explanation="what leads to it when the graph was captured: parameter, buffer, optimizer "
-        "state, variable; unknown: no name; pool: it lies in the pool of a graph, and a replay reads "
-        "it first, so that it must survive until then",
+        "state, variable; unknown: no name; pool: it lies in the pool of a graph, and must survive "
+        "until a replay has read it",
     ),
     Column(
         "name",

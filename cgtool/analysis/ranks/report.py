@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
+from cgtool.analysis.graph.places import file_line
 from cgtool.analysis.ranks.differences import Difference, differences_of
 from cgtool.analysis.ranks.rank import Rank, ranks_of, ranks_text
-from cgtool.analysis.reports import user_frames
+from cgtool.analysis.reports import place_of, user_frames
 from cgtool.analysis.units import count_text, extremes
 from cgtool.findings import code
 from cgtool.model.capture import Capture, Frame
@@ -18,6 +19,7 @@ from cgtool.model.finding import Finding
 from cgtool.model.ledger import LedgerGraph, Process
 
 RANK_DIVERGENT_REPLAY = code("rank-divergent-replay")
+CAPTURE_WAITS_FOR_NCCL = code("capture-waits-for-nccl")
 
 
 @dataclass(frozen=True)
@@ -120,11 +122,38 @@ def rank_findings(capture: Capture) -> Iterator[Finding]:
             phase="replay",
             evidence=(*each.each, f"process group {each.group}"),
         )
+    for rank, frames in _entering(ranks):
+        yield Finding(
+            CAPTURE_WAITS_FOR_NCCL, _waits_text(rank, frames), frames, phase=f"rank {rank.number}"
+        )
+
+
+def _entering(ranks: Sequence[Rank]) -> Iterator[tuple[Rank, tuple[Frame, ...]]]:
+    """Ranks that hang in ``torch.cuda.graph`` before a capture, while another is elsewhere, and the
+    calls that lead there."""
+    found = [
+        (rank, tuple(rank.capture.frames[frame] for frame in thread.frames))
+        for rank in ranks
+        for thread in rank.process.stacks
+        if thread.enters
+    ]
+    if len({id(rank) for rank, _ in found}) < len(ranks):
+        yield from found
+
+
+def _waits_text(rank: Rank, frames: tuple[Frame, ...]) -> str:
+    return (
+        f"rank {rank.number} waits in `torch.cuda.graph`, before the capture of "
+        f"{file_line(place_of(frames))}, until all work on its GPU is done; a collective that it "
+        "has begun may wait for a rank that has not"
+    )
 
 
 def _sentence(ranks: Sequence[Rank], differences: Sequence[Difference]) -> str:
     if differences:
         return differences[0].sentence
+    for rank, frames in _entering(ranks):
+        return _waits_text(rank, frames)
     early = [each for each in ranks if not each.is_complete]
     if failed := [each for each in early if each.process.error]:
         # The connections of the others end with it.

@@ -30,6 +30,9 @@ NCCL_FIRST_CALL_IN_CAPTURE = code("nccl-first-call-in-capture")
 _POINT_TO_POINT = "c10d::send", "c10d::recv"
 _connected: set[str] = set()
 """The process groups that have communicated."""
+_started: list[Any] = []
+"""The works of asynchronous collectives outside graphs that may not be done. Gloo can wait for what
+is sent to one rank, or received from it, only once."""
 
 
 def run(device: DeviceModel, op: Any, run: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -38,6 +41,10 @@ def run(device: DeviceModel, op: Any, run: Any, args: Args, kwargs: Kwargs) -> A
     if not (device.current_is_capturing and not device.on_host):
         result = call_op(run, args, kwargs)
         _connected.add(group.group_name)
+        begun = [each for each in _started if not each.is_completed()]
+        if given(op, args, kwargs).get("async_op") and not op.name().startswith(_POINT_TO_POINT):
+            begun += _works(result)
+        _started[:] = begun
         return result
     # With the device of the process known, it is connected when it is made. Pairs may have been
     # connected by each other.
@@ -57,6 +64,18 @@ def run(device: DeviceModel, op: Any, run: Any, args: Args, kwargs: Kwargs) -> A
     return results[0] if len(results) == 1 else tuple(results)
 
 
+def synchronize() -> None:
+    """Wait for all collectives that have begun, as the device does."""
+    for work in _started:
+        work.wait()
+
+
+def _works(output: Any) -> list[Any]:
+    """The works that a collective has returned."""
+    results = output if isinstance(output, tuple) else (output,)
+    return [private.work_of(each) for each in results if isinstance(each, torch.ScriptObject)]
+
+
 class Running:
     """The collectives of a replay that are not done."""
 
@@ -65,13 +84,8 @@ class Running:
 
     def began(self, op: Any, args: Args, kwargs: Kwargs, output: Any) -> None:
         """A collective has returned ``output``."""
-        results = output if isinstance(output, tuple) else (output,)
         keys = set(map(key_of, tensors_in((args, kwargs))))
-        self._works += (
-            (private.work_of(each), keys)
-            for each in results
-            if isinstance(each, torch.ScriptObject)
-        )
+        self._works += ((work, keys) for work in _works(output))
         # Without `async_op`, it runs on the current stream, and what follows is behind it.
         if given(op, args, kwargs).get("async_op") is False:
             self.wait()

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from cgtool.devices.simulated import collectives
 from cgtool.devices.simulated.device_model import COUNT, INDEX, DeviceModel, Stream
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.model.failure import user_code
@@ -164,9 +165,7 @@ def cuda_bindings(device: DeviceModel) -> dict[str, Callable[..., Any]]:
         "getStreamFromExternal": lambda handle, _index: ids(device.stream_of(handle)),
         "getCurrentRawStream": lambda _index: device.current.cuda_stream,
         "setStream": set_stream,
-        "synchronize": partial(
-            device.refuse_synchronize, "torch.cuda.synchronize()", in_all_modes=True
-        ),
+        "synchronize": partial(_synchronize, device, "torch.cuda.synchronize()"),
         "isCurrentStreamCapturing": is_capturing,
         "set_sync_debug_mode": partial(setattr, device, "sync_debug_mode"),
         "get_sync_debug_mode": lambda: device.sync_debug_mode,
@@ -184,9 +183,7 @@ def accelerator_bindings(device: DeviceModel) -> dict[str, Callable[..., Any]]:
         **_answers(_ACCELERATOR_ANSWERS),
         "getStream": lambda _index: device.current,
         "setStream": partial(setattr, device, "current"),
-        "synchronizeDevice": lambda _index: device.refuse_synchronize(
-            "torch.accelerator.synchronize()", in_all_modes=True
-        ),
+        "synchronizeDevice": lambda _index: _synchronize(device, "torch.accelerator.synchronize()"),
         "getDeviceStats": lambda _index: _memory_stats(device),
     }
 
@@ -259,6 +256,11 @@ def _segment(pool_id: tuple[int, int], pool: PrivatePool, first: PoolBlock) -> d
             for block in blocks
         ],
     }
+
+
+def _synchronize(device: DeviceModel, call: str) -> None:
+    device.refuse_synchronize(call, in_all_modes=True)
+    collectives.synchronize()
 
 
 def _snapshot(device: DeviceModel, selected: Any = None) -> dict[str, Any]:

@@ -69,6 +69,15 @@ def runs_eagerly():
     graph.replay()
 
 
+def captures_behind_a_collective():
+    capture(lambda: x.add_(1))
+    if odd:
+        read_the_next_batch()
+    work = dist.all_reduce(x, async_op=True)
+    capture(lambda: y.add_(1))
+    work.wait()
+
+
 dist.all_reduce(x)
 if rank == 0:
     print(time.time(), flush=True)

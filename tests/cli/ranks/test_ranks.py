@@ -262,6 +262,8 @@ HANGS = {
     "replays_less": "rank 0 waits in replay 3 of the group, of the graph of hanging.py:19, for "
     "rank 1, which began 2 replays",
     "crossed_in_a_graph": "each waits for the other",
+    "captures_behind_a_collective": "rank 0 waits in `torch.cuda.graph`, before the capture of "
+    "hanging.py:19",
 }
 
 

@@ -42,7 +42,8 @@ def run(device: DeviceModel, op: Any, run: Any, args: Args, kwargs: Kwargs) -> A
         result = call_op(run, args, kwargs)
         _connected.add(group.group_name)
         begun = [each for each in _started if not each.is_completed()]
-        if given(op, args, kwargs).get("async_op") and not op.name().startswith(_POINT_TO_POINT):
+        is_async = given(op, args, kwargs).get("async_op") is not False
+        if is_async and not op.name().startswith(_POINT_TO_POINT):
             begun += _works(result)
         _started[:] = begun
         return result

@@ -137,6 +137,38 @@ for graph in (first, second, third):
     assert not report.findings
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "keep", ["cgtool.event('start')", "torch.cuda.memory._record_memory_history()"]
+)
+def test_memory_has_the_line_that_allocated_it(keep: str, tmp_path: Path) -> None:
+    (tmp_path / "lines.py").write_text(
+        f"""
+import torch, cgtool
+early = torch.ones(1 << 20, device="cuda")
+{keep}
+def caches():
+    return [torch.ones(1 << 22, device="cuda")]  # line 6
+cache = caches()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    out = cache[0][: 1 << 20] + early
+del early
+cache.clear()
+graph.replay()
+"""
+    )
+    command = [sys.executable, "-m", "cgtool", "run", "-q", "lines.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    report = ledger_report(capture_file.read(tmp_path / "lines-run.cgt"))
+    assert {row.names: row.allocated_at for row in report.memory} == {
+        ("cache[0]",): "lines.py:6",
+        ("early",): "",
+    }
+    evidence = {line for each in report.findings for line in each.evidence}
+    assert "`cache[0]` was allocated at lines.py:6" in evidence
+
+
 def test_the_end_of_a_graph_forgets_no_later_memory_of_a_storage(tmp_path: Path) -> None:
     (tmp_path / "again.py").write_text(
         """

@@ -235,7 +235,7 @@ class _ProcessLedger:
         fields: dict[str, Any] = {}
         for name in set(record.__struct_fields__).intersection(of.__struct_fields__):
             value = getattr(record, name)
-            if name == "frames":
+            if name in ("frames", "allocated"):
                 value = self.tables.frame_indices(value)
             elif name in _MOMENTS:
                 value = self._since(value)

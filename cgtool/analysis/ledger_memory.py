@@ -52,6 +52,8 @@ class MemoryRow:
     readers: int
     """Nodes of ops of these graphs that read some of it, and that write some."""
     writers: int
+    allocated_at: str
+    """The line that allocated the largest: ``engine.py:12``; empty if it is not known."""
     gone_at: str | None
     """``freed at engine.py:40``; None for memory that was there until its graphs ended."""
     stale_replays: int
@@ -64,7 +66,7 @@ def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
     for at, memory in enumerate(ledger.memory):
         gone_at = None
         if memory.gone_ns is not None:
-            place = file_line(place_of(_frames(capture, memory)))
+            place = file_line(place_of(_frames(capture, memory.frames)))
             gone_at = f"{memory.how} at {place}" if place else memory.how
         groups[memory.kind or "unknown", gone_at].append(at)
     users: dict[int, list[LedgerGraph]] = defaultdict(list)
@@ -92,6 +94,7 @@ def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
                     len(graphs),
                     sum(reads[at] for at in numbers),
                     sum(writes[at] for at in numbers),
+                    file_line(place_of(_frames(capture, memories[0].allocated))),
                     gone_at,
                     sum(entry.stale_replays(numbers) for entry in graphs.values()),
                 )
@@ -103,8 +106,8 @@ def _reads_first(use: MemoryUse) -> bool:
     return bool(use.reads) and (not use.writes or min(use.reads) <= min(use.writes))
 
 
-def _frames(capture: Capture, memory: LedgerMemory) -> tuple[Frame, ...]:
-    return tuple(capture.frames[frame] for frame in memory.frames)
+def _frames(capture: Capture, chain: tuple[int, ...]) -> tuple[Frame, ...]:
+    return tuple(capture.frames[frame] for frame in chain)
 
 
 def stale_findings(capture: Capture) -> Iterator[Finding]:
@@ -122,7 +125,7 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
         memories = [ledger.memory[at] for at in dict.fromkeys(use.memory for _, use in uses)]
         entries = list({id(entry): entry for entry, _ in uses}.values())
         replays = sum(entry.stale_replays([use.memory for _, use in uses]) for entry in entries)
-        frames = _frames(capture, memories[0])
+        frames = _frames(capture, memories[0].frames)
         given_back = _GIVEN_BACK[str(how)] if frames else f"was {how}"
         graphs = count_text(len(entries), "graph")
         verb = "uses" if len(entries) == 1 else "use"
@@ -141,7 +144,7 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
 def _replaying(capture: Capture, entry: LedgerGraph) -> tuple[Frame, ...]:
     """The calls that lead to most replays of a graph."""
     place = max(entry.replayed_at, key=lambda place: place.seen, default=None)
-    return () if place is None else tuple(capture.frames[frame] for frame in place.frames)
+    return () if place is None else _frames(capture, place.frames)
 
 
 def _named(memories: list[LedgerMemory]) -> str:
@@ -161,7 +164,7 @@ def _evidence(capture: Capture, uses: list[tuple[LedgerGraph, MemoryUse]]) -> It
             node = next((graph.nodes[at] for at in nodes if at < len(graph.nodes)), None)
             if node is not None and node.origin is not None:
                 origin = capture.origins[node.origin]
-                place = place_of(tuple(capture.frames[frame] for frame in origin.frames))
+                place = place_of(_frames(capture, origin.frames))
                 module = f" of {origin.module}" if origin.module else ""
                 name = _named([capture.ledger.memory[use.memory]]) if capture.ledger else ""
                 yield (
@@ -169,8 +172,12 @@ def _evidence(capture: Capture, uses: list[tuple[LedgerGraph, MemoryUse]]) -> It
                     f"{verb} {name}"
                 )
     entry, use = uses[0]
+    memory = capture.ledger.memory[use.memory] if capture.ledger else None
+    if memory is not None and memory.allocated:
+        place = place_of(_frames(capture, memory.allocated))
+        yield f"{_named([memory])} was allocated at {file_line(place)}"
     name = entry.owner if entry.graph is None else capture.graphs[entry.graph].name
-    chains = (tuple(capture.frames[at] for at in each.frames) for each in entry.replayed_at)
+    chains = (_frames(capture, each.frames) for each in entry.replayed_at)
     lines = list(dict.fromkeys(file_line(place_of(chain)) for chain in chains))[:_SHOWN]
     by = f", which {' and '.join(lines)} replay" if lines else ""
     by += "s" * (len(lines) == 1)

@@ -206,6 +206,7 @@ class MemoryUsed(msgspec.Struct, tag="memory-used", array_like=True):
     bytes: int
     name: str
     kind: str
+    allocated: tuple[Frame, ...] = ()
 
 
 class MemoryGone(msgspec.Struct, tag="memory-gone", array_like=True):

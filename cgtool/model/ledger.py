@@ -196,6 +196,8 @@ class LedgerMemory(msgspec.Struct, frozen=True, omit_defaults=True):
     """``freed``; ``collected``, if Python's garbage collector has freed it; ``resized``."""
     frames: tuple[FrameIndex, ...] = ()
     """The calls that gave it back, innermost first."""
+    allocated: tuple[FrameIndex, ...] = ()
+    """The calls that allocated it, innermost first, where PyTorch kept them."""
 
 
 class MemoryUse(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -128,6 +128,8 @@ class Addresses:
         kept = sorted(each[3:5] for each in segments)
         new = [Memory(next(self._numbers), ref) for ref in storages if not self._there(ref)]
         names = self._names({memory.ref.key for memory in new}, frame) if new else {}
+        addresses = {memory.ref.address for memory in new}
+        lines = self._device.allocated_at(addresses) if addresses else {}
         records: list[MemoryUsed] = []
         for memory in new:
             ref = memory.ref
@@ -140,7 +142,8 @@ class Addresses:
                     kind = "buffer"
                 memory.path = named.path() if named.kind in _KINDS and not in_pool else None
             kind = "pool" if in_pool else kind
-            records.append(MemoryUsed(memory.number, ref.address, ref.bytes, name, kind))
+            at = lines.get(ref.address, ())
+            records.append(MemoryUsed(memory.number, ref.address, ref.bytes, name, kind, at))
             if not in_pool:
                 self._followed.add(memory)
         if records:

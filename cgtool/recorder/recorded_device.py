@@ -3,10 +3,10 @@ implement them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
-from cgtool.model.capture import Contents, Environment, Function
+from cgtool.model.capture import Contents, Environment, Frame, Function
 from cgtool.model.finding import Finding
 from cgtool.model.journal import Allocated, JournalWriter
 from cgtool.torch_compat.patches import Patches
@@ -111,6 +111,10 @@ class RecordedDevice(Protocol):
         """Follow the memory of a storage, as long as what this returns is kept. ``gone`` is called
         once it was given back, or when ``look`` sees that: how (``LedgerMemory.how``), the calls
         that did it, and when by the system clock (ns)."""
+
+    def allocated_at(self, addresses: Set[int]) -> Mapping[int, tuple[Frame, ...]]:
+        """The calls that allocated memory at some of these addresses, innermost first: where
+        PyTorch keeps them, which it does once lines of allocations are asked for."""
 
     def digests(self, tensors: Sequence[torch.Tensor]) -> list[int | None]:
         """Numbers that differ where the bytes of some memory do; None for memory that cannot be

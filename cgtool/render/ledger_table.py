@@ -399,6 +399,13 @@ ADDRESSES: Sequence[Column[MemoryRow]] = (
         priority=1,
         explanation="the largest of them",
     ),
+    Column(
+        "allocated at",
+        "allocated_at",
+        optional=True,
+        priority=2,
+        explanation="the line, of the largest of them",
+    ),
     Column("storages", "count"),
     Column("bytes"),
     Column("graphs", explanation="that use some of it"),

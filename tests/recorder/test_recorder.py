@@ -106,6 +106,9 @@ class Device:
     def stream(self) -> int | None:
         return None
 
+    def allocated_at(self, addresses: Any) -> dict[int, tuple[Any, ...]]:
+        return {}
+
     def pool_segments(self, pool: Any) -> tuple[()]:
         return ()
 

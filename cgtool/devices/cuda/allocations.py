@@ -7,8 +7,9 @@ microsecond: once they are asked for, or if the program has it do so.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import torch
@@ -64,6 +65,17 @@ class Allocations:
                 of_one = rest // times + (rest % times if number == 0 else 0)
                 found.append(Allocated(now_ns, of_one, device, ()))
         return found
+
+    def lines(self, addresses: Set[int]) -> dict[int, tuple[Frame, ...]]:
+        """The calls that allocated memory at some of these addresses, innermost first."""
+        known = False
+        with contextlib.suppress(MissingPrivateName):
+            known = records_memory_history()
+        with _without_inductor():
+            segments = memory_segments() if known else []
+        blocks = itertools.chain.from_iterable(each["blocks"] for each in segments)
+        found = ((each["address"], each) for each in blocks if each["address"] in addresses)
+        return {address: frames for address, each in found if (frames := user_frames(each))}
 
     def _keep_lines(self) -> None:
         self._new_segments()

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 
 from cgtool.model import clock
-from cgtool.model.capture import Environment, Function
+from cgtool.model.capture import Environment, Frame, Function
 from cgtool.observe.frames import Chain
 from cgtool.observe.generated import GeneratedCode
 from cgtool.observe.waiting import chain_or_waiting
@@ -120,6 +120,9 @@ class CudaRecordedDevice:
 
     def follow(self, ref: StorageRef, gone: Callable[[str, Chain, int], None]) -> StorageLife:
         return StorageLife(ref, gone)
+
+    def allocated_at(self, addresses: Set[int]) -> dict[int, tuple[Frame, ...]]:
+        return self._allocations.lines(addresses)
 
     def digests(self, tensors: Sequence[torch.Tensor]) -> list[int | None]:
         from cgtool.devices.cuda.driver import relaxed

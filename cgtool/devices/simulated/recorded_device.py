@@ -7,7 +7,7 @@ import gc
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from cgtool.devices.simulated.script_device import GraphMemory, ScriptDevice
 from cgtool.devices.simulated.stepping import SimulatedStepper
 from cgtool.devices.values import values_of
 from cgtool.model import clock
-from cgtool.model.capture import Contents, Environment, Function
+from cgtool.model.capture import Contents, Environment, Frame, Function
 from cgtool.model.finding import Finding
 from cgtool.model.journal import Allocated
 from cgtool.observe.access import AccessLog
@@ -226,6 +226,10 @@ class SimulatedRecordedDevice:
 
     def free_bytes(self) -> int | None:
         """None: no driver is there to take memory for a graph."""
+
+    def allocated_at(self, addresses: Set[int]) -> dict[int, tuple[Frame, ...]]:
+        """Nothing: tensors of the CPU have their memory elsewhere."""
+        return {}
 
     def digests(self, tensors: Sequence[torch.Tensor]) -> list[int | None]:
         return [each.digest for each in values_of([("", tensor) for tensor in tensors])]

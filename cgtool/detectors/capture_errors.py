@@ -287,9 +287,11 @@ def _code_of(table: Lines, line: str) -> Code | None:
     return next((line_code for line_code, pattern in table if re.search(pattern, line)), None)
 
 
-def _in_backward_of_cold_ddp(error: CaptureError) -> bool:
-    """In a backward of ``DistributedDataParallel``, which has run less often than it must."""
-    if "capture" not in error.phase or not error.ran("/torch/autograd/graph.py"):
+def _in_cold_ddp(error: CaptureError) -> bool:
+    """In ``DistributedDataParallel``, which has run less often than it must: in its forward, which
+    reads the times of its events, or in a backward."""
+    files = "/torch/nn/parallel/distributed.py", "/torch/autograd/graph.py"
+    if "capture" not in error.phase or not any(map(error.ran, files)):
         return False
     kind = torch.nn.parallel.DistributedDataParallel
     found = [each for each in gc.get_objects() if issubclass(type(each), kind)]
@@ -416,7 +418,7 @@ RULES = (
         f"{_REFUSED}|{_INVALIDATED}|uncaptured work|event last recorded in a capturing stream",
         "`DistributedDataParallel` has run fewer than 11 iterations: in the first ones it builds "
         "its buckets and times itself with events, which is not permitted during capture",
-        when=_in_backward_of_cold_ddp,
+        when=_in_cold_ddp,
     ),
     Rule(
         code("caching-allocator-disabled"),

@@ -87,7 +87,8 @@ def test_a_library_error_in_eager_mode_is_not_late_initialization():
 
 
 @pytest.mark.parametrize("iterations", [3, 11])
-def test_a_ddp_that_is_captured_too_early(iterations):
+@pytest.mark.parametrize("module", [torch.nn.parallel.distributed, torch.autograd.graph])
+def test_a_ddp_that_is_captured_too_early(module, iterations):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         model = DistributedDataParallel(torch.nn.Linear(4, 4))
@@ -95,8 +96,8 @@ def test_a_ddp_that_is_captured_too_early(iterations):
         for _ in range(iterations):
             model(x).sum().backward()
         model(x)
-        with pytest.raises(RuntimeError) as refused:  # as the engine of autograd raises it
-            exec(compile("raise RuntimeError(REFUSED)", torch.autograd.graph.__file__, "exec"))
+        with pytest.raises(RuntimeError) as refused:  # as its forward or its backward raises it
+            exec(compile("raise RuntimeError(REFUSED)", module.__file__, "exec"))
         finding = explain(refused.value, "capture")
         is_cold = finding.code == "ddp-default-stream-or-short-warmup"
         assert is_cold == (iterations < 11)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from time import sleep  # as it is before the program replaces it
 from typing import Any
 
 import torch
@@ -28,11 +29,13 @@ COLLECTIVES = "c10d::"
 """How the names of ops begin that hand tensors to a process group, and return its work."""
 NCCL_FIRST_CALL_IN_CAPTURE = code("nccl-first-call-in-capture")
 _POINT_TO_POINT = "c10d::send", "c10d::recv"
+_PAUSE = 0.001
+"""Seconds."""
 _connected: set[str] = set()
 """The process groups that have communicated."""
 _started: list[Any] = []
-"""The works of asynchronous collectives outside graphs that may not be done. Gloo can wait for what
-is sent to one rank, or received from it, only once."""
+"""Futures of asynchronous collectives outside graphs that may not be done. Gloo cannot tell it of
+what is sent to one rank, or received from it."""
 
 
 def run(device: DeviceModel, op: Any, run: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -41,10 +44,10 @@ def run(device: DeviceModel, op: Any, run: Any, args: Args, kwargs: Kwargs) -> A
     if not (device.current_is_capturing and not device.on_host):
         result = call_op(run, args, kwargs)
         _connected.add(group.group_name)
-        begun = [each for each in _started if not each.is_completed()]
+        begun = [each for each in _started if not each.done()]
         is_async = given(op, args, kwargs).get("async_op") is not False
         if is_async and not op.name().startswith(_POINT_TO_POINT):
-            begun += _works(result)
+            begun += (work.get_future() for work in _works(result))
         _started[:] = begun
         return result
     # With the device of the process known, it is connected when it is made. Pairs may have been
@@ -66,9 +69,10 @@ def run(device: DeviceModel, op: Any, run: Any, args: Args, kwargs: Kwargs) -> A
 
 
 def synchronize() -> None:
-    """Wait for all collectives that have begun, as the device does."""
-    for work in _started:
-        work.wait()
+    """Wait for all collectives that have begun, as the device does. Not by methods of their works,
+    which the program may have to call."""
+    while not all(each.done() for each in _started):
+        sleep(_PAUSE)
 
 
 def _works(output: Any) -> list[Any]:

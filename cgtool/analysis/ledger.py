@@ -34,6 +34,7 @@ from cgtool.model.capture import (
     Stream,
 )
 from cgtool.model.capture_file import Sharing
+from cgtool.model.collector import CollectorPaused
 from cgtool.model.journal import (
     NOT_WRITTEN,
     Allocated,
@@ -67,6 +68,9 @@ from cgtool.model.journal import (
     StepRan,
     Tables,
     Unseen,
+    read_journals,
+    read_lost,
+    read_ready,
 )
 from cgtool.model.ledger import (
     CALLABLES,
@@ -464,22 +468,34 @@ def _split(values: dict[str, float | str]) -> tuple[dict[str, float], tuple[tupl
     return numbers, tuple(texts)
 
 
-def merge(
+def merge_folder(
     command: Command,
-    journals: Iterable[Journal],
-    lost: Iterable[str],
+    folder: Path,
     *,
     wall_ns: int,
     status: int | None,
     created: str,
     moments: Moments | None = None,
-    ready: Ready | None = None,
 ) -> Capture:
-    """The journals of a command's processes as one capture.
+    """What a command's processes left in a folder as one capture. ``moments``: of their replays,
+    if they were followed."""
+    journals, lost, ready = read_journals(folder), read_lost(folder), read_ready(folder)
+    with CollectorPaused():
+        return merge(command, journals, lost, ready, moments, wall_ns, status, created)
 
-    ``lost``: why some processes left none. ``moments``: of their replays, if they were followed.
-    ``ready``: when the output of the program has matched ``--ready-output``.
-    """
+
+def merge(
+    command: Command,
+    journals: Iterable[Journal],
+    lost: Iterable[str] = (),
+    ready: Ready | None = None,
+    moments: Moments | None = None,
+    wall_ns: int = 0,
+    status: int | None = None,
+    created: str = "",
+) -> Capture:
+    """Journals as one capture. ``lost``: why some processes left none. ``ready``: when the output
+    of the program has matched ``--ready-output``."""
     tables = _Tables()
     processes: list[_ProcessLedger] = []
     reasons = list(lost)

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,11 +18,10 @@ import msgspec
 import typer
 
 from cgtool.cli import options as opt
+from cgtool.cli.follow import Progress, follow, recorded
 from cgtool.cli.output import check_places, print_saved, show_report
-from cgtool.cli.watchdog import recorded, watching
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture, created_now
-from cgtool.model.collector import CollectorPaused
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import free_name, is_dir, is_file, version_of
 from cgtool.model.journal import (
@@ -32,9 +30,6 @@ from cgtool.model.journal import (
     Command,
     new_folder,
     process_files,
-    read_journals,
-    read_lost,
-    read_ready,
 )
 from cgtool.model.ledger import READY, Event, Ledger
 from cgtool.model.sources import with_sources
@@ -173,7 +168,7 @@ def run(
         check_places([("-o", output)], *files)
         _show_ranks(list(map(_capture_of, files)), program[0], output=output, **options)
         return
-    progress = None
+    progress = Progress()
     if unfinished is not None:
         command, status = unfinished, None
         target = output or Path(f"{folder.name.strip('.')}.cgt")
@@ -187,45 +182,38 @@ def run(
         command = Command(tuple(shown), time.time_ns(), str(Path.cwd()))
         folder = new_folder(target, command)
         began = time.perf_counter_ns()
-        progress = Progress(folder)
         try:
-            with watching(folder, command, watchdog):
-                status = run_program(
-                    arguments,
-                    folder,
-                    device or "",
-                    times=times,
-                    step=step,
-                    ready_after=ready_after,
-                    watchdog=watchdog is not None,
-                    ready_output=pattern,
-                    meanwhile=partial(_follow, progress),
-                )
+            status = run_program(
+                arguments,
+                folder,
+                device or "",
+                times=times,
+                step=step,
+                ready_after=ready_after,
+                watchdog=watchdog is not None,
+                ready_output=pattern,
+                meanwhile=partial(follow, folder, command, progress, watchdog),
+            )
         except CgtoolError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        finally:
-            progress.end()
         wall_ns = time.perf_counter_ns() - began
         if version_of(target) != before:
             target = free_name(target)
-    from cgtool.analysis.ledger import merge
+    from cgtool.analysis.ledger import merge_folder
 
     with _kept_if_interrupted(folder):
         known, running = _processes(folder)
-        with CollectorPaused():
-            capture = merge(
-                command,
-                read_journals(folder),
-                read_lost(folder),
-                wall_ns=wall_ns,
-                status=status,
-                created=created_now(),
-                moments=None if progress is None else progress.of,
-                ready=read_ready(folder),
-            )
-            # Its processes began later.
-            capture = with_sources(capture, command.started_ns, command.folder)
+        capture = merge_folder(
+            command,
+            folder,
+            wall_ns=wall_ns,
+            status=status,
+            created=created_now(),
+            moments=progress.of,
+        )
+        # Its processes began later.
+        capture = with_sources(capture, command.started_ns, command.folder)
         try:
             # Standard output is the program's.
             show(capture, output=None, stderr=True)
@@ -414,81 +402,3 @@ def _default_file(program: list[str]) -> Path:
     """``train.py`` is saved as ``train-run.cgt`` in the current folder."""
     name = Path(program[program[0] in ("-m", "--")]).name
     return Path(f"{name.removesuffix('.py')}-run.cgt")
-
-
-# --- replays over time
-
-_FIRST_PAUSE = 0.05
-"""Seconds between two moments of a program that has just begun."""
-_MOST = 100
-"""Moments that are kept. Where there are more, every second one is left out, and the pauses become
-twice as long."""
-
-
-class Progress:
-    """How many replays each graph had at moments while its program ran.
-
-    It is read from the counters of the journals, so it costs the program nothing.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """``folder``: of the journals."""
-        self._folder = folder
-        self._ended = threading.Event()
-        self._moments: list[tuple[int, dict[tuple[Path, int], int]]] = []
-
-    def follow(self, also: Callable[[Path], object]) -> None:
-        """Look again and again, until ``end`` is called. ``also`` is called with the folder each
-        time, and at the end."""
-        pause = _FIRST_PAUSE
-        while not self._ended.wait(pause):
-            also(self._folder)
-            if self.look(time.time_ns()):
-                pause *= 2
-        also(self._folder)
-
-    def look(self, time_ns: int) -> bool:
-        """Note how many replays there are, at this time of the system clock. True if earlier
-        moments were left out."""
-        counts = {
-            (each.log, number): count
-            for each in read_journals(self._folder)
-            for number, (count, *_) in enumerate(each.counters().graphs)
-            if count
-        }
-        self._moments.append((time_ns, counts))
-        if len(self._moments) <= _MOST:
-            return False
-        del self._moments[1::2]
-        return True
-
-    def end(self) -> None:
-        """The program has ended."""
-        self._ended.set()
-
-    def of(self, log: Path, number: int) -> Iterator[tuple[int, int]]:
-        """Times of the system clock (ns), and how many replays there were of a graph: before and
-        after each change. ``log``: of the journal of its process."""
-        seen = [(time_ns, counts.get((log, number), 0)) for time_ns, counts in self._moments]
-        is_told = False
-        for before, after in pairwise(seen):
-            if before[1] == after[1]:
-                is_told = False
-                continue
-            if not is_told and before[1]:
-                yield before
-            yield after
-            is_told = True
-
-
-def _follow(progress: Progress) -> None:
-    """While the program runs: import what reads the journals, which takes a tenth of a second,
-    follow the replays, and compile the recorder in C++ where it is missing."""
-    from cgtool.worker.recorder_build import RecorderBuild
-
-    # What fails here fails again when it is needed, and is reported then.
-    with contextlib.suppress(Exception):
-        import cgtool.analysis.ledger
-        import cgtool.render.ledger_table  # noqa: F401
-    with contextlib.suppress(OSError):  # the folder was removed: reported at the end
-        progress.follow(RecorderBuild().look)

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from cgtool.model import clock
-from cgtool.model.collector import CollectorPaused
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import free_name, is_dir, path_of, version_of
-from cgtool.model.journal import Command, new_folder, read_journals, read_lost
+from cgtool.model.journal import Command, new_folder
 
 _BLOCK = 3
 """Levels from here to the ``with`` statement, for warnings: through contextlib."""
@@ -106,21 +105,13 @@ def _write(
         sys.stderr.write(f"cgtool.recording: Python ended before the block did; {left}\n")
         return
     # Slow to import, and nothing of it is needed before the end.
-    from cgtool.analysis.ledger import merge
+    from cgtool.analysis.ledger import merge_folder
     from cgtool.analysis.ledger_report import sentence_of
     from cgtool.model import capture_file
     from cgtool.model.capture import created_now
     from cgtool.model.sources import with_sources
 
-    with CollectorPaused():
-        capture = merge(
-            command,
-            read_journals(folder),
-            read_lost(folder),
-            wall_ns=wall_ns,
-            status=status,
-            created=created_now(),
-        )
+    capture = merge_folder(command, folder, wall_ns=wall_ns, status=status, created=created_now())
     try:
         capture_file.write(target, with_sources(capture))
     except CgtoolError as error:

@@ -76,8 +76,7 @@ class Steps:
         error = first_line(failed.error)
         failure = NodeFailure(failed.node, live.cells[0], error, evidence)
         self._journal.append(NodeFailed(live.number, failure))
-        written = [self._journal.journal]
-        capture = merge(Command((), 0), written, (), wall_ns=0, status=None, created="")
+        capture = merge(Command((), 0), [self._journal.journal])
         for finding in node_faults(capture):
             place = place_of(finding.frames)
             module = f", module {finding.module}" if finding.module else ""

@@ -48,11 +48,11 @@ def run_program(
     ready_after: int | None,
     ready_output: re.Pattern[str] | None,
     watchdog: bool,
-    meanwhile: Callable[[], object],
+    meanwhile: Callable[[threading.Event], object],
 ) -> int:
     """Run a command to its end, its Python processes recorded into ``folder``. ``meanwhile`` is
-    called on a thread once it has started, and may still run when this returns. ``ready_after`` and
-    ``ready_output``: of the options.
+    called on a thread once it has started, with what is set when it has ended, and is waited for.
+    ``ready_after`` and ``ready_output``: of the options.
 
     Returns its exit status as a shell does: 128 and its number for a signal. Ctrl-C is for the
     program, as it is without cgtool. Raises CgtoolError (exit 2) if it cannot be started.
@@ -75,9 +75,15 @@ def run_program(
             reason = getattr(error, "strerror", None) or error
             raise usage(f"cannot run {command[0]}: {reason}") from None
         pass_on_to(process)
-        threading.Thread(target=meanwhile).start()
-        status = process.wait()
-        output.wait()
+        ended = threading.Event()
+        thread = threading.Thread(target=meanwhile, args=(ended,))
+        thread.start()
+        try:
+            status = process.wait()
+            output.wait()
+        finally:
+            ended.set()
+            thread.join()
     return status if status >= 0 else _BY_SIGNAL - status
 
 

@@ -139,8 +139,7 @@ class Recorded:
         self._patches.close()
         if not killed:
             self.recorder.stop()
-        journals = read_journals(self._folder)
-        capture = merge(Command((), 0), journals, (), wall_ns=0, status=0, created="")
+        capture = merge(Command((), 0), read_journals(self._folder))
         self.frames, self.caveats = capture.frames, capture.caveats
         assert capture.ledger is not None
         return capture.ledger

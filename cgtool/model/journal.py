@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import mmap
+import operator
 import os
 import re
 import shutil
@@ -100,7 +101,11 @@ def read_ready(folder: Path) -> Ready | None:
         return None
 
 
-class Began(msgspec.Struct, tag="began", array_like=True):
+class Record(msgspec.Struct, array_like=True):
+    """An entry of the log."""
+
+
+class Began(Record, tag="began"):
     """A process has imported PyTorch."""
 
     began_ns: int
@@ -115,27 +120,27 @@ class Began(msgspec.Struct, tag="began", array_like=True):
     world_size: int | None = None
 
 
-class Ranked(msgspec.Struct, tag="ranked", array_like=True):
+class Ranked(Record, tag="ranked"):
     """``torch.distributed`` is initialized."""
 
     rank: int
     world_size: int
 
 
-class Machine(msgspec.Struct, tag="machine", array_like=True):
+class Machine(Record, tag="machine"):
     """Where the process captures; written before its first capture."""
 
     environment: Environment
 
 
-class NeedsRecorder(msgspec.Struct, tag="needs-recorder", array_like=True):
+class NeedsRecorder(Record, tag="needs-recorder"):
     """The process uses a GPU, and the recorder in C++ is missing."""
 
     python: str
     """Path of the interpreter; empty if it is not known."""
 
 
-class Capturing(msgspec.Struct, tag="capturing", array_like=True):
+class Capturing(Record, tag="capturing"):
     """A capture has begun."""
 
     began_ns: int
@@ -149,7 +154,7 @@ class Capturing(msgspec.Struct, tag="capturing", array_like=True):
     stream: int | None = None
 
 
-class Tables(msgspec.Struct, tag="tables", array_like=True):
+class Tables(Record, tag="tables"):
     """Entries that the next records refer to; they follow those of the ``Tables`` before."""
 
     frames: tuple[Frame, ...] = ()
@@ -157,7 +162,7 @@ class Tables(msgspec.Struct, tag="tables", array_like=True):
     functions: tuple[Function, ...] = ()
 
 
-class Captured(msgspec.Struct, tag="captured", array_like=True):
+class Captured(Record, tag="captured"):
     """A capture has ended, or was refused."""
 
     number: int
@@ -184,7 +189,7 @@ class Captured(msgspec.Struct, tag="captured", array_like=True):
     pool_used_bytes: int | None = None
 
 
-class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
+class GraphRead(Record, tag="graph-read"):
     """The nodes of a captured graph, written some time after its capture."""
 
     number: int
@@ -198,7 +203,7 @@ class GraphRead(msgspec.Struct, tag="graph-read", array_like=True):
     """In order, with their sizes; none has an origin yet."""
 
 
-class MemoryUsed(msgspec.Struct, tag="memory-used", array_like=True):
+class MemoryUsed(Record, tag="memory-used"):
     """Memory that graphs use and have not allocated."""
 
     number: int
@@ -209,7 +214,7 @@ class MemoryUsed(msgspec.Struct, tag="memory-used", array_like=True):
     allocated: tuple[Frame, ...] = ()
 
 
-class MemoryGone(msgspec.Struct, tag="memory-gone", array_like=True):
+class MemoryGone(Record, tag="memory-gone"):
     """It was given back, as ``LedgerMemory.how`` says."""
 
     number: int
@@ -220,7 +225,7 @@ class MemoryGone(msgspec.Struct, tag="memory-gone", array_like=True):
     """Of each graph that uses it, until then."""
 
 
-class MemoryBack(msgspec.Struct, tag="memory-back", array_like=True):
+class MemoryBack(Record, tag="memory-back"):
     """Memory that was given back is there again, at the same address, and no graph that uses it was
     replayed meanwhile."""
 
@@ -238,21 +243,21 @@ class PoolSizes(msgspec.Struct, array_like=True):
     used_bytes: int
 
 
-class Pools(msgspec.Struct, tag="pools", array_like=True):
+class Pools(Record, tag="pools"):
     """The pools of graphs that are about to end, or that are there at the end of the process."""
 
     time_ns: int
     sizes: tuple[PoolSizes, ...]
 
 
-class Unseen(msgspec.Struct, tag="unseen", array_like=True):
+class Unseen(Record, tag="unseen"):
     """A graph whose capture was not seen is replayed."""
 
     began_ns: int
     number: int
 
 
-class Noted(msgspec.Struct, tag="noted", array_like=True):
+class Noted(Record, tag="noted"):
     """Something was noted for a replay that is new for the graph. What could not be kept apart from
     others has no values."""
 
@@ -270,7 +275,7 @@ class CallOfCode(msgspec.Struct, array_like=True):
     sizes: tuple[ArgumentSize, ...] | None
 
 
-class StepCaptured(msgspec.Struct, tag="step-captured", array_like=True):
+class StepCaptured(Record, tag="step-captured"):
     """The code that a graph captured."""
 
     number: int
@@ -281,7 +286,7 @@ class StepCaptured(msgspec.Struct, tag="step-captured", array_like=True):
     """What the program noted for the warm-up, which was a run outside graphs until now."""
 
 
-class StepRan(msgspec.Struct, tag="ran-eagerly", array_like=True):
+class StepRan(Record, tag="ran-eagerly"):
     """Code that was captured has run, from a line, with sizes or with notes that are new. What
     could not be kept apart from others has neither."""
 
@@ -294,21 +299,21 @@ class StepRan(msgspec.Struct, tag="ran-eagerly", array_like=True):
     in_pieces: bool
 
 
-class Stepped(msgspec.Struct, tag="stepped", array_like=True):
+class Stepped(Record, tag="stepped"):
     """The replays of a graph run node by node, or whole, and why."""
 
     number: int
     whole: str | None
 
 
-class NodeFailed(msgspec.Struct, tag="node-failed", array_like=True):
+class NodeFailed(Record, tag="node-failed"):
     """A node of a graph has failed."""
 
     number: int
     node_failure: NodeFailure
 
 
-class Replayed(msgspec.Struct, tag="replayed", array_like=True):
+class Replayed(Record, tag="replayed"):
     """A line that replays a graph, each time that its count has doubled."""
 
     number: int
@@ -316,7 +321,7 @@ class Replayed(msgspec.Struct, tag="replayed", array_like=True):
     seen: int
 
 
-class GraphEnded(msgspec.Struct, tag="graph-ended", array_like=True):
+class GraphEnded(Record, tag="graph-ended"):
     """A graph was reset or freed."""
 
     ended_ns: int
@@ -324,13 +329,13 @@ class GraphEnded(msgspec.Struct, tag="graph-ended", array_like=True):
     end: str
 
 
-class Skipped(msgspec.Struct, tag="skipped", array_like=True):
+class Skipped(Record, tag="skipped"):
     """``torch.compile`` did not capture, or captured again."""
 
     reason: str
 
 
-class Lost(msgspec.Struct, tag="lost", array_like=True):
+class Lost(Record, tag="lost"):
     """Something could not be recorded."""
 
     reason: str
@@ -338,7 +343,7 @@ class Lost(msgspec.Struct, tag="lost", array_like=True):
     """A capture, or its end, may be missing."""
 
 
-class Happened(msgspec.Struct, tag="event", array_like=True):
+class Happened(Record, tag="event"):
     """The program has marked a moment (``cgtool.event``)."""
 
     time_ns: int
@@ -352,7 +357,7 @@ class Happened(msgspec.Struct, tag="event", array_like=True):
     rewritten: int | None
 
 
-class Compiled(msgspec.Struct, tag="compiled", array_like=True):
+class Compiled(Record, tag="compiled"):
     """A function or a kernel was compiled."""
 
     began_ns: int
@@ -364,7 +369,7 @@ class Compiled(msgspec.Struct, tag="compiled", array_like=True):
     frames: tuple[Frame, ...]
 
 
-class Allocated(msgspec.Struct, tag="allocated", array_like=True):
+class Allocated(Record, tag="allocated"):
     """PyTorch's allocator has reserved a segment of memory on the device (``cudaMalloc``)."""
 
     time_ns: int
@@ -373,7 +378,7 @@ class Allocated(msgspec.Struct, tag="allocated", array_like=True):
     frames: tuple[Frame, ...]
 
 
-class Stacks(msgspec.Struct, tag="stacks", array_like=True):
+class Stacks(Record, tag="stacks"):
     """The process hangs (``--watchdog``): what its threads run."""
 
     time_ns: int
@@ -385,7 +390,7 @@ class Stacks(msgspec.Struct, tag="stacks", array_like=True):
     """The names of the threads that wait in ``torch.cuda.graph`` before a capture."""
 
 
-class Finished(msgspec.Struct, tag="finished", array_like=True):
+class Finished(Record, tag="finished"):
     """The process ends by itself."""
 
     ended_ns: int
@@ -393,35 +398,8 @@ class Finished(msgspec.Struct, tag="finished", array_like=True):
     """The exception that ends it."""
 
 
-Record = (
-    Began
-    | Ranked
-    | Stacks
-    | Machine
-    | NeedsRecorder
-    | Capturing
-    | Tables
-    | Captured
-    | GraphRead
-    | MemoryUsed
-    | MemoryGone
-    | MemoryBack
-    | Pools
-    | Unseen
-    | Noted
-    | StepCaptured
-    | StepRan
-    | Stepped
-    | NodeFailed
-    | Replayed
-    | GraphEnded
-    | Skipped
-    | Lost
-    | Happened
-    | Compiled
-    | Allocated
-    | Finished
-)
+_RECORDS: Any = functools.reduce(operator.or_, Record.__subclasses__())
+"""The type of any record, to decode."""
 
 _LENGTH = struct.Struct("<I")
 COUNTER = struct.Struct("<4Q")
@@ -693,7 +671,7 @@ class Journal(NamedTuple):
     def records(self) -> Iterator[Record]:
         """One by one, because they may be larger than the memory; those of a log whose end is
         missing are followed by ``Lost``."""
-        decoder = msgspec.msgpack.Decoder(Record)
+        decoder = msgspec.msgpack.Decoder(_RECORDS)
         with self.log.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             while head := file.read(_LENGTH.size):

@@ -32,6 +32,7 @@ from cgtool.model.journal import (
     process_files,
 )
 from cgtool.model.ledger import READY, Event, Ledger
+from cgtool.model.program import Settings
 from cgtool.model.sources import with_sources
 from cgtool.program.spec import parse_entry
 
@@ -112,7 +113,7 @@ def run(
     quiet: opt.Quiet = False,
 ) -> None:
     """Run PROGRAM unchanged, and record every CUDA graph that its processes capture."""
-    from cgtool.worker.program import run_program
+    from cgtool.worker.program import HOME, run_program
 
     if device not in (None, "simulated"):
         raise usage(f"device `{device}` is not `simulated`", fix="leave out --device for a GPU")
@@ -183,17 +184,10 @@ def run(
         folder = new_folder(target, command)
         began = time.perf_counter_ns()
         try:
-            status = run_program(
-                arguments,
-                folder,
-                device or "",
-                times=times,
-                step=step,
-                ready_after=ready_after,
-                watchdog=watchdog is not None,
-                ready_output=pattern,
-                meanwhile=partial(follow, folder, command, progress, watchdog),
-            )
+            flags = "yes" * times, "yes" * step, str(ready_after or ""), "yes" * bool(watchdog)
+            settings = Settings(str(HOME), str(folder), device or "", *flags)
+            meanwhile = partial(follow, folder, command, progress, watchdog)
+            status = run_program(arguments, settings, pattern, meanwhile)
         except CgtoolError:
             shutil.rmtree(folder, ignore_errors=True)
             raise

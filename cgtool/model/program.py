@@ -28,16 +28,7 @@ class Settings:
         """``home`` is the folder that holds the package cgtool, ``folder`` is where the processes
         leave their journals, ``device`` is ``--device``, ``ready_after`` is the number of
         ``--ready-after``, and the others are not empty with the options of their names."""
-        self.home = home
-        self.folder = folder
-        self.device = device
-        self.times = times
-        self.step = step
-        self.ready_after = ready_after
-        self.watchdog = watchdog
-
-    @property
-    def text(self) -> str:
-        """The value of ``VARIABLE``: one per line."""
-        flags = self.times, self.step, self.ready_after, self.watchdog
-        return "\n".join((self.home, self.folder, self.device, *flags))
+        self.home, self.folder, self.device = home, folder, device
+        self.times, self.step, self.ready_after, self.watchdog = times, step, ready_after, watchdog
+        self.text = "\n".join((home, folder, device, times, step, ready_after, watchdog))
+        """The value of ``VARIABLE``."""

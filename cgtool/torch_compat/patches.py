@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any, SupportsIndex
 
+from cgtool.model.collector import CollectorPaused
 from cgtool.torch_compat.imports import after_import
 from cgtool.torch_compat.private import script_builtins
 
@@ -262,11 +263,6 @@ def set_profile(profile: Any) -> None:
 @contextlib.contextmanager
 def without_collector(generation: int = 2) -> Iterator[None]:
     """Collect garbage of up to a generation, and then none while entered."""
-    enabled = gc.isenabled()
     gc.collect(generation)
-    gc.disable()
-    try:
+    with CollectorPaused():
         yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -19,7 +19,9 @@ from cgtool.model.journal import write_ready
 from cgtool.model.program import VARIABLE, Settings
 from cgtool.worker.output import PassedOn
 
-_SITE = Path(cgtool.__file__).parent / "recorder" / "site"
+HOME = Path(cgtool.__file__).parent.parent
+"""The folder that holds the package cgtool."""
+_SITE = HOME / "cgtool" / "recorder" / "site"
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """Ctrl-C and Ctrl-\\: the terminal sends them to the program as well."""
@@ -40,35 +42,25 @@ def is_running(pid: int) -> bool:
 
 def run_program(
     command: Sequence[str],
-    folder: Path,
-    device: str,
-    *,
-    times: bool,
-    step: bool,
-    ready_after: int | None,
+    settings: Settings,
     ready_output: re.Pattern[str] | None,
-    watchdog: bool,
     meanwhile: Callable[[threading.Event], object],
 ) -> int:
-    """Run a command to its end, its Python processes recorded into ``folder``. ``meanwhile`` is
-    called on a thread once it has started, with what is set when it has ended, and is waited for.
-    ``ready_after`` and ``ready_output``: of the options.
+    """Run a command to its end, its Python processes recorded. ``ready_output``: of the option.
+    ``meanwhile`` is called on a thread once it has started, with what is set when it has ended, and
+    is waited for.
 
     Returns its exit status as a shell does: 128 and its number for a signal. Ctrl-C is for the
     program, as it is without cgtool. Raises CgtoolError (exit 2) if it cannot be started.
     """
-    home = str(Path(cgtool.__file__).parent.parent)
     path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
-    after = "" if ready_after is None else str(ready_after)
-    flags = "yes" * times, "yes" * step, after, "yes" * watchdog
-    settings = Settings(home, str(folder), device, *flags)
     environment = {**os.environ, "PYTHONPATH": path, VARIABLE: settings.text}
     for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     with _signals() as pass_on_to:
         try:
-            output = PassedOn(ready_output, partial(write_ready, folder))
+            output = PassedOn(ready_output, partial(write_ready, Path(settings.folder)))
             with output as (stdout, stderr):
                 process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
         except (OSError, ValueError) as error:

@@ -10,11 +10,8 @@ which nothing is said; `files`: the files of 64 ranks with 2,000 graphs each, co
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,7 +27,6 @@ from cgtool.analysis.ranks.differences import differences_of  # noqa: E402
 from cgtool.analysis.ranks.rank import ranks_of  # noqa: E402
 from cgtool.model import capture_file  # noqa: E402
 from cgtool.model.capture import Capture, Entry, Environment, Frame, Graph, Node, Origin  # noqa: E402
-from cgtool.model.journal import LOG, process_files  # noqa: E402
 from cgtool.model.ledger import (  # noqa: E402
     Collective,
     Collectives,
@@ -39,7 +35,7 @@ from cgtool.model.ledger import (  # noqa: E402
     LedgerGraph,
     Process,
 )
-from tests.cli.ranks.test_ranks import DIFFERENCES, HERE, command  # noqa: E402
+from tests.cli.ranks.test_ranks import DIFFERENCES, HERE, hung, run  # noqa: E402
 
 HANGS = {
     "replays_less": "for rank {odd}, which began 2 replays",
@@ -54,7 +50,7 @@ FILES, GRAPHS, SECONDS, MEGABYTES = 64, 2_000, 10.0, 1_000.0
 
 def planted(ranks: int, folder: Path) -> bool:
     scenarios = HERE / "divergent.py", *DIFFERENCES
-    done = _run(("-q", "-o", "planted.cgt"), ranks, scenarios, folder)
+    done = run("-q", "-o", "planted.cgt", ranks=ranks, program=scenarios, folder=folder)
     groups = dict(line.split() for line in done.stdout.splitlines() if line.count(" ") == 1)
     found = differences_of(ranks_of([capture_file.read(folder / "planted.cgt")]))
     named = 0
@@ -68,7 +64,8 @@ def planted(ranks: int, folder: Path) -> bool:
 
 
 def correct(ranks: int, folder: Path) -> bool:
-    done = _run(("-o", "correct.cgt"), ranks, (HERE / "correct.py",), folder)
+    program = (HERE / "correct.py",)
+    done = run("-o", "correct.cgt", ranks=ranks, program=program, folder=folder)
     found = differences_of(ranks_of([capture_file.read(folder / "correct.cgt")]))
     is_right = done.returncode == 0 and done.stdout.count("is right") == ranks
     print(f"correct: {'right' if is_right else 'WRONG'}, differences: {found}")
@@ -84,38 +81,12 @@ def hangs(ranks: int, folder: Path) -> bool:
 def _hang(scenario: str, ranks: int, parent: Path) -> bool:
     folder = parent / scenario
     folder.mkdir()
-    arguments = command(
-        "--watchdog", TIMEOUT_S, "--ranks", "-o", "hang.cgt",
-        ranks=ranks, program=(HERE / "hanging.py", scenario),
-    )  # fmt: skip
-    lines: list[str] = []
-    with subprocess.Popen(
-        arguments,
-        cwd=folder,
-        stdout=(folder / "began").open("w"),
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "250"},
-    ) as process:
-        assert process.stderr is not None
-        last = 0.0
-        for line in process.stderr:
-            lines.append(line)
-            if line.startswith("nothing was captured"):
-                last = time.time() - float((folder / "began").read_text()) - TIMEOUT_S
-            if line.startswith(f"   {ranks - 1}"):
-                break
-        (journals,) = folder.glob(".cgtool-run-*")
-        for pid, _log in process_files(journals, LOG):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        lines += process.stderr
-    text, said = "".join(lines), HANGS[scenario].format(odd=ranks - 1)
+    text, late_s, _ = hung(scenario, TIMEOUT_S, ranks=ranks, folder=folder)
+    said = HANGS[scenario].format(odd=ranks - 1)
     is_named = said in text
-    print(
-        f"{'named' if is_named else 'MISSED':6}  {scenario}: {said}, {last:.1f} s after its stacks"
-    )
-    return is_named and last < AFTER_S
+    said_when = f"{said}, {late_s:.1f} s after its stacks"
+    print(f"{'named' if is_named else 'MISSED':6}  {scenario}: {said_when}")
+    return is_named and late_s < AFTER_S
 
 
 def files(_ranks: int, folder: Path) -> bool:
@@ -192,19 +163,6 @@ def _capture_of(rank: int) -> Capture:
             graphs=tuple(graphs),
             collectives=(Collectives(each), Collectives(each[:7] + each[8:])),
         ),
-    )
-
-
-def _run(
-    arguments: tuple[str, ...], ranks: int, program: tuple[object, ...], folder: Path
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments, ranks=ranks, program=program),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,39 @@ def run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+
+
+def hung(scenario: str, timeout_s: float, *, ranks: int, folder: Path) -> tuple[str, float, bool]:
+    """What ``--watchdog`` says of a scenario of hanging.py, how long after its timeout (s), and
+    whether the program goes on; it is ended then."""
+    arguments = "--watchdog", timeout_s, "--ranks", "-o", "hang.cgt"
+    with subprocess.Popen(
+        command(*arguments, ranks=ranks, program=(HERE / "hanging.py", scenario)),
+        cwd=folder,
+        stdout=(folder / "began").open("w"),
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "250"},
+    ) as process:
+        assert process.stderr is not None
+        lines: list[str] = []
+        late_s = 0.0
+        for line in process.stderr:
+            lines.append(line)
+            if line.startswith("nothing was captured"):
+                late_s = time.time() - float((folder / "began").read_text()) - timeout_s
+            if line.startswith(f"   {ranks - 1}"):  # the last rank of the table
+                break
+        goes_on = process.poll() is None
+        (journals,) = folder.glob(".cgtool-run-*")
+        # Torchrun would wait half a minute for them.
+        for pid, _log in process_files(journals, LOG):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        lines += process.stderr
+    return "".join(lines), late_s, goes_on
 
 
 @pytest.fixture(scope="module")
@@ -269,30 +300,8 @@ HANGS = {
 
 @pytest.mark.parametrize("scenario", HANGS)
 def test_a_hang_is_reported_while_the_program_goes_on(scenario: str, tmp_path: Path) -> None:
-    arguments = "--watchdog", 2, "--ranks", "-o", "hang.cgt"
-    program = HERE / "hanging.py", scenario
-    with subprocess.Popen(
-        command(*arguments, ranks=2, program=program),
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-    ) as process:
-        assert process.stderr is not None
-        lines: list[str] = []
-        for line in process.stderr:
-            lines.append(line)
-            if line.startswith("   1"):  # the last rank of the table
-                break
-        assert process.poll() is None
-        (folder,) = tmp_path.glob(".cgtool-run-*")
-        # Torchrun would wait half a minute for them.
-        for pid, _log in process_files(folder, LOG):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        lines += process.stderr
-    text = "".join(lines)
+    text, _, goes_on = hung(scenario, 2, ranks=2, folder=tmp_path)
+    assert goes_on
     assert "nothing was captured or replayed for 2 s; the program goes on" in text
     assert text.count("nothing was captured") == 1
     assert HANGS[scenario] in text

@@ -472,9 +472,9 @@ def merge_folder(
     command: Command,
     folder: Path,
     *,
-    wall_ns: int,
-    status: int | None,
-    created: str,
+    wall_ns: int = 0,
+    status: int | None = None,
+    created: str = "",
     moments: Moments | None = None,
 ) -> Capture:
     """What a command's processes left in a folder as one capture. ``moments``: of their replays,

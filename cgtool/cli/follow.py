@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from cgtool.model.capture import Capture, created_now
 from cgtool.model.journal import STACKS_WANTED, Capturing, Command, Counters, read_journals
 
 _FIRST_PAUSE_NS = 50_000_000
@@ -123,13 +122,14 @@ class Watchdog:
             self._seen, self._is_reported = _seen(self._folder), True
 
     def _report(self) -> None:
+        from cgtool.analysis.ledger import merge_folder
         from cgtool.analysis.ranks.report import ranks_report
         from cgtool.cli.output import show_table
         from cgtool.render.ranks_table import render
 
         hang = f"nothing was captured or replayed for {self._seconds:g} s; the program goes on"
-        capture = recorded(self._folder, self._command)
-        report = ranks_report([capture], shlex.join(self._command.command), hang=hang)
+        captures = [merge_folder(self._command, self._folder)]
+        report = ranks_report(captures, shlex.join(self._command.command), hang=hang)
         sys.stderr.write("\n")
         show_table(render(report), None, stderr=True)
 
@@ -138,11 +138,3 @@ def _has_captured(folder: Path) -> bool:
     """Before, a program may load for minutes."""
     records = (record for journal in read_journals(folder) for record in journal.records())
     return any(isinstance(record, Capturing) for record in records)
-
-
-def recorded(folder: Path, command: Command) -> Capture:
-    """What was recorded of a command until now. ``folder``: of its journals."""
-    from cgtool.analysis.ledger import merge_folder
-
-    wall_ns = time.time_ns() - command.started_ns
-    return merge_folder(command, folder, wall_ns=wall_ns, status=None, created=created_now())

@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from cgtool.cli import options as opt
-from cgtool.cli.follow import Progress, follow, recorded
+from cgtool.cli.follow import Progress, follow
 from cgtool.cli.output import check_places, print_saved, show_report
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture, created_now
@@ -296,9 +296,11 @@ def _is_left(path: Path) -> bool:
 
 def _capture_of(file: Path) -> Capture:
     """A saved run without its graphs, or what was recorded of one."""
-    return (
-        recorded(file, _unfinished(file)) if _is_left(file) else capture_file.read(file, empty=True)
-    )
+    from cgtool.analysis.ledger import merge_folder
+
+    if _is_left(file):
+        return merge_folder(_unfinished(file), file)
+    return capture_file.read(file, empty=True)
 
 
 def _save(capture: Capture, target: Path, folder: Path, running: int) -> None:

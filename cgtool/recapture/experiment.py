@@ -111,13 +111,12 @@ class Experiment:
         roots: Any,
         annotations: Annotations,
         inputs: set[int],
-        seconds: float = _SECONDS,
     ) -> None:
         """``inputs``: the storages of the callables' arguments, by key. Without ``state``,
         iterations are only compared."""
         self._run, self._state = run, state
         self._observed = roots, annotations, inputs
-        self._end = clock.monotonic() + seconds
+        self._end = clock.monotonic() + _SECONDS
         self._most_ops = sys.maxsize
         self._now = times_now()
         self._took = 0.0

@@ -16,7 +16,7 @@ from cgtool.torch_compat.allocator import memory_segments
 def test_an_allocator_that_lists_nothing_is_not_asked(
     monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
-    def refuse(**_options: bool) -> None:
+    def refuse(_pool: object = None, **_options: bool) -> None:
         raise RuntimeError("Calling snapshot with backend:cudaMallocAsync is not meaningful.")
 
     monkeypatch.setattr(torch.cuda.memory, "get_allocator_backend", lambda: backend)

@@ -178,7 +178,7 @@ class CapturedCalls:
         frames = [
             each
             for each in itertools.takewhile(self._is_inside, callers(frame))
-            if _may_be_step(each.f_code)
+            if _signature(each.f_code).may_be_step
         ]
         return frames[: -_DEEPEST - 1 : -1]
 
@@ -230,7 +230,7 @@ def _may_be_step(code: CodeType) -> bool:
 
 
 class _Signature(NamedTuple):
-    """What the names of a function say, each looked up once."""
+    """What code says of its calls, looked up once."""
 
     code: CodeType
     arguments: tuple[str, ...]
@@ -238,6 +238,7 @@ class _Signature(NamedTuple):
     args: str | None
     """The names of ``*args`` and ``**kwargs``."""
     kwargs: str | None
+    may_be_step: bool
 
 
 _signatures: dict[int, _Signature] = {}
@@ -255,6 +256,7 @@ def _signature(code: CodeType) -> _Signature:
             names[:1] == ("self",),
             names[count] if has_args else None,
             names[count + has_args] if code.co_flags & CO_VARKEYWORDS else None,
+            _may_be_step(code),
         )
     return known
 

@@ -3,6 +3,7 @@ a GPU."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -135,6 +136,14 @@ for graph in (first, second, third):
     assert (pool.graphs, pool.readers, pool.writers, pool.gone_at) == (2, 2, 1, None)
     assert (x.kind, x.names, x.graphs, x.readers) == ("variable", ("x",), 1, 2)
     assert not report.findings
+    dump = [sys.executable, "-m", "cgtool", "dump", "parts-run.cgt", "--json", "--graph", "1"]
+    shown = subprocess.run(dump, cwd=tmp_path, check=True, capture_output=True, text=True)
+    ((graph, memory),) = json.loads(shown.stdout)["graphs"][0]["memory"].items()
+    assert graph == "1"
+    assert {each["name"]: (each["reads"], each["writes"]) for each in memory} == {
+        "hidden": ([0], []),
+        "scratch": ([2], [1]),
+    }
 
 
 @pytest.mark.gpu

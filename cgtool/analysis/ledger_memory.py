@@ -60,15 +60,67 @@ class MemoryRow:
     """Replays of graphs that use it, since memory of theirs was first given back."""
 
 
+@dataclass(frozen=True)
+class UsedMemory:
+    """Memory that a graph uses and has not allocated: the storage of some tensors."""
+
+    name: str
+    """Empty if no name leads to it."""
+    kind: str
+    """As of ``MemoryRow``."""
+    address: int
+    bytes: int
+    reads: tuple[int, ...]
+    """The nodes of the ops that read it, and below those that write it."""
+    writes: tuple[int, ...]
+    allocated_at: str
+    """``engine.py:12``; empty if it is not known."""
+    gone_at: str | None
+    """``freed at engine.py:40``; None if it was there until the graph ended."""
+
+
+def used_memory(capture: Capture, graph: int) -> dict[int, tuple[UsedMemory, ...]]:
+    """By number, the memory of the graphs of a program with these contents: an index of
+    ``Capture.graphs``."""
+    ledger = capture.ledger
+    if ledger is None:
+        return {}
+    return {
+        entry.number: tuple(
+            UsedMemory(
+                memory.name,
+                memory.kind or "unknown",
+                memory.address,
+                memory.bytes,
+                use.reads,
+                use.writes,
+                _line(capture, memory.allocated),
+                _gone_at(capture, memory),
+            )
+            for use in entry.memory
+            for memory in (ledger.memory[use.memory],)
+        )
+        for entry in ledger.graphs
+        if entry.graph == graph
+    }
+
+
+def _line(capture: Capture, chain: tuple[int, ...]) -> str:
+    return file_line(place_of(_frames(capture, chain)))
+
+
+def _gone_at(capture: Capture, memory: LedgerMemory) -> str | None:
+    if memory.gone_ns is None:
+        return None
+    place = _line(capture, memory.frames)
+    return f"{memory.how} at {place}" if place else memory.how
+
+
 def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
     """The memory by kind and fate, that which was given back first, the largest next."""
     groups: dict[tuple[str, str | None], list[int]] = defaultdict(list)
     for at, memory in enumerate(ledger.memory):
-        gone_at = None
-        if memory.gone_ns is not None:
-            place = file_line(place_of(_frames(capture, memory.frames)))
-            gone_at = f"{memory.how} at {place}" if place else memory.how
-        groups[memory.kind or "unknown", gone_at].append(at)
+        groups[memory.kind or "unknown", _gone_at(capture, memory)].append(at)
     users: dict[int, list[LedgerGraph]] = defaultdict(list)
     reads, writes = defaultdict[int, int](int), defaultdict[int, int](int)
     for entry in ledger.graphs:
@@ -94,7 +146,7 @@ def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
                     len(graphs),
                     sum(reads[at] for at in numbers),
                     sum(writes[at] for at in numbers),
-                    file_line(place_of(_frames(capture, memories[0].allocated))),
+                    _line(capture, memories[0].allocated),
                     gone_at,
                     sum(entry.stale_replays(numbers) for entry in graphs.values()),
                 )
@@ -164,21 +216,18 @@ def _evidence(capture: Capture, uses: list[tuple[LedgerGraph, MemoryUse]]) -> It
             node = next((graph.nodes[at] for at in nodes if at < len(graph.nodes)), None)
             if node is not None and node.origin is not None:
                 origin = capture.origins[node.origin]
-                place = place_of(_frames(capture, origin.frames))
+                place = _line(capture, origin.frames)
                 module = f" of {origin.module}" if origin.module else ""
                 name = _named([capture.ledger.memory[use.memory]]) if capture.ledger else ""
                 yield (
-                    f"node {node.id} of {graph.name}, {origin.op}{module} ({file_line(place)}), "
-                    f"{verb} {name}"
+                    f"node {node.id} of {graph.name}, {origin.op}{module} ({place}), {verb} {name}"
                 )
     entry, use = uses[0]
     memory = capture.ledger.memory[use.memory] if capture.ledger else None
     if memory is not None and memory.allocated:
-        place = place_of(_frames(capture, memory.allocated))
-        yield f"{_named([memory])} was allocated at {file_line(place)}"
+        yield f"{_named([memory])} was allocated at {_line(capture, memory.allocated)}"
     name = entry.owner if entry.graph is None else capture.graphs[entry.graph].name
-    chains = (_frames(capture, each.frames) for each in entry.replayed_at)
-    lines = list(dict.fromkeys(file_line(place_of(chain)) for chain in chains))[:_SHOWN]
+    lines = [*dict.fromkeys(_line(capture, each.frames) for each in entry.replayed_at)][:_SHOWN]
     by = f", which {' and '.join(lines)} replay" if lines else ""
     by += "s" * (len(lines) == 1)
     yield f"the first replay since: number {(use.replays or 0) + 1:,} of {name}{by}"

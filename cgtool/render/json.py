@@ -13,6 +13,7 @@ import msgspec
 import cgtool
 from cgtool.analysis.graph.places import NodeDescriber
 from cgtool.analysis.graph.view import Link, View
+from cgtool.analysis.ledger_memory import used_memory
 from cgtool.analysis.reports import ExplainedFinding, explain, place_of
 from cgtool.findings import page
 from cgtool.model.capture import Capture, Frame, Function, KernelLaunch, Node, TensorValues
@@ -232,10 +233,11 @@ def encode_graphs(capture: Capture, views: Sequence[View]) -> bytes:
 
     One object: ``schema`` (``cgtool-graphs``), ``schema_version`` (1), ``entry``, ``environment``,
     ``caveats`` and ``graphs``. Each graph has ``name``, ``phase``, ``node_count`` (shown or not),
-    ``nodes`` and ``edges``; each edge ``[source, target, kind]`` by node id, where kind is
-    ``full``, ``programmatic``, or ``hidden`` for a path through nodes that a selection left out.
-    Where such paths meet and part again, a node with a negative id and the type ``hidden``
-    represents them.
+    ``nodes`` and ``edges``; of a program, also ``memory``: what the graph has not allocated, by the
+    numbers of the graphs with these nodes, with the keys of ``UsedMemory``. Each edge is
+    ``[source, target, kind]`` by node id, where kind is ``full``, ``programmatic``, or ``hidden``
+    for a path through nodes that a selection left out. Where such paths meet and part again, a node
+    with a negative id and the type ``hidden`` represents them.
 
     A node has the keys of ``ResolvedNode``, and every field of ``Node``, ``KernelLaunch`` and
     ``Function`` (docs/capture-format.md) that is not an index; a new field is there by itself. A
@@ -259,6 +261,8 @@ def encode_graphs(capture: Capture, views: Sequence[View]) -> bytes:
             ],
             "edges": [(ids[link.source], ids[link.target], _kind(link)) for link in view.links],
         }
+        if memory := used_memory(capture, view.graph):
+            shown["memory"] = memory
         graphs.append(shown)
     body = {
         "schema": "cgtool-graphs",

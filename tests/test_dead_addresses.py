@@ -75,7 +75,9 @@ def test_what_a_replay_uses_after_it_was_given_back(name: str, device: str, repo
 
 def test_a_gradient_has_the_name_of_its_parameter(reports) -> None:
     report = reports("simulated")["gradients_are_none"]
-    assert "`weight.grad`" in report.findings[0].reason
+    (finding,) = report.findings
+    assert "`weight.grad`" in finding.reason
+    assert "set_to_none=False" in (finding.fix or "")
 
 
 def test_replays_are_counted_for_each_memory(tmp_path: Path) -> None:

@@ -24,10 +24,18 @@ _GIVEN_BACK = {
     "resized": "was given back here, by `resize_`",
 }
 """By ``LedgerMemory.how``."""
-_FIX_OF_PARAMETERS = (
+_FIX_OF_WEIGHTS = (
     "load weights in place (`load_state_dict` without `assign=True`, `p.data.copy_(q)`), or "
     "capture again"
 )
+_FIXES = {
+    "parameter": _FIX_OF_WEIGHTS,
+    "buffer": _FIX_OF_WEIGHTS,
+    "gradient": "keep gradients where they are (`zero_grad(set_to_none=False)`), or capture again",
+    "optimizer state": "copy into the tensors of the state (`load_state_dict` of an optimizer puts "
+    "others in their place), or capture again",
+}
+"""By ``LedgerMemory.kind``."""
 _FIX_OF_RESIZED = (
     "keep the memory of what the graph reads for as long as it is replayed, or capture again when "
     "it is back"
@@ -40,8 +48,8 @@ class MemoryRow:
     """Memory of one kind that has met one fate."""
 
     kind: str
-    """``parameter``, ``buffer``, ``optimizer state``, ``variable``; ``pool`` for what graphs read
-    from the pool of one before they write it; ``unknown`` if no name leads to it."""
+    """``parameter``, ``buffer``, ``gradient``, ``optimizer state``, ``variable``; ``pool`` for what
+    graphs read from the pool of one before they write it; ``unknown`` if no name leads to it."""
     names: tuple[str, ...]
     """The largest first."""
     count: int
@@ -166,19 +174,21 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
     """Memory that was given back and then used by replays, by the line that gave it back."""
     ledger = capture.ledger
     assert ledger is not None
-    found: dict[tuple[object, ...], list[tuple[LedgerGraph, MemoryUse]]] = defaultdict(list)
+    found: dict[tuple[str, tuple[int, ...], str | None], list[tuple[LedgerGraph, MemoryUse]]] = (
+        defaultdict(list)
+    )
     for entry in ledger.graphs:
         for use in entry.memory:
             if use.replays is not None and entry.replays > use.replays:
                 memory = ledger.memory[use.memory]
-                weight = memory.kind in ("parameter", "buffer")
-                found[memory.how, memory.frames, weight].append((entry, use))
-    for (how, _, is_weight), uses in found.items():
+                fix = _FIX_OF_RESIZED if memory.how == "resized" else _FIXES.get(memory.kind)
+                found[memory.how, memory.frames, fix].append((entry, use))
+    for (how, _, fix), uses in found.items():
         memories = [ledger.memory[at] for at in dict.fromkeys(use.memory for _, use in uses)]
         entries = list({id(entry): entry for entry, _ in uses}.values())
         replays = sum(entry.stale_replays([use.memory for _, use in uses]) for entry in entries)
         frames = _frames(capture, memories[0].frames)
-        given_back = _GIVEN_BACK[str(how)] if frames else f"was {how}"
+        given_back = _GIVEN_BACK[how] if frames else f"was {how}"
         graphs = count_text(len(entries), "graph")
         verb = "uses" if len(entries) == 1 else "use"
         yield Finding(
@@ -187,7 +197,7 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
             f"{count_text(replays, 'replay')} followed: {_named(memories)}",
             frames or _replaying(capture, entries[0]),
             phase="replay",
-            fix=_FIX_OF_RESIZED if how == "resized" else _FIX_OF_PARAMETERS if is_weight else None,
+            fix=fix,
             evidence=tuple(dict.fromkeys(_evidence(capture, uses))),
             graphs=numbers_of(entries),
         )

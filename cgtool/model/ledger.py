@@ -188,8 +188,8 @@ class LedgerMemory(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the program calls a tensor there: ``self.model.layers.0.weight``; empty if no name leads
     to it."""
     kind: str = ""
-    """``pool`` for what lies in the pool of a graph; else ``parameter``, ``buffer``, ``optimizer
-    state``, ``variable``, empty without a name."""
+    """``pool`` for what lies in the pool of a graph; else ``parameter``, ``buffer``, ``gradient``,
+    ``optimizer state``, ``variable``, empty without a name."""
     gone_ns: DurationNs | None = None
     """When it was given back while a graph that uses it could be replayed; None if it was not."""
     how: str = ""

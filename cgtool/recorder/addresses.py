@@ -48,7 +48,7 @@ _LOOKING_NS = 1_000_000_000
 """After so many nanoseconds in all, looks at what memory holds have pauses."""
 _PAUSE = 50
 """So many times as long as the last look took."""
-_KINDS = {"parameter": "parameter", "state": "optimizer state"}
+_KINDS = {"parameter": "parameter", "state": "optimizer state", "gradient": "gradient"}
 """By the kind of the path that leads to it."""
 
 
@@ -89,7 +89,7 @@ def _with_gradients(everything: Iterator[Named]) -> Iterator[Named]:
             with no_torch_function():
                 grad = named.value.grad
             if grad is not None:
-                yield replace(named, value=grad, text=f"{named.text}.grad", kind="attribute")
+                yield replace(named, value=grad, text=f"{named.text}.grad", kind="gradient")
 
 
 class Addresses:
@@ -140,7 +140,8 @@ class Addresses:
                 name, kind = named.text, _KINDS.get(named.kind, "variable")
                 if kind == "parameter" and not issubclass(type(named.value), torch.nn.Parameter):
                     kind = "buffer"
-                memory.path = named.path() if named.kind in _KINDS and not in_pool else None
+                is_kept = named.kind in ("parameter", "state") and not in_pool
+                memory.path = named.path() if is_kept else None
             kind = "pool" if in_pool else kind
             at = lines.get(ref.address, ())
             records.append(MemoryUsed(memory.number, ref.address, ref.bytes, name, kind, at))

@@ -387,9 +387,9 @@ ADDRESSES: Sequence[Column[MemoryRow]] = (
     Column(
         "memory",
         "kind",
-        explanation="what leads to it when the graph was captured: parameter, buffer, optimizer "
-        "state, variable; unknown: no name; pool: it lies in the pool of a graph, and must survive "
-        "until a replay has read it",
+        explanation="what leads to it when the graph was captured: parameter, buffer, gradient, "
+        "optimizer state, variable; unknown: no name; pool: it lies in the pool of a graph, and "
+        "must survive until a replay has read it",
     ),
     Column(
         "name",

@@ -114,7 +114,8 @@ class EventRow:
     before."""
 
     process: int | None
-    """None if the program has only one."""
+    """None if the program has only one, or if it has a rank."""
+    rank: int | None
     time_ns: int
     """From the start of the command."""
     name: str | None
@@ -141,7 +142,7 @@ def event_rows(capture: Capture, ledger: Ledger) -> tuple[EventRow, ...]:
     """The events of all processes, in order of time."""
     processes = dict.fromkeys(event.process for event in ledger.events)
     rows = [row for process in processes for row in _rows(capture, ledger, process)]
-    return tuple(sorted(rows, key=lambda row: (row.time_ns, row.process or 0)))
+    return tuple(sorted(rows, key=lambda row: (row.time_ns, row.rank or row.process or 0)))
 
 
 def _rows(capture: Capture, ledger: Ledger, process: int) -> Iterator[EventRow]:
@@ -165,7 +166,7 @@ def _rows(capture: Capture, ledger: Ledger, process: int) -> Iterator[EventRow]:
         for each in ledger.memory
         if each.gone_ns is not None
     )
-    ended_ns = ledger.processes[process].ended_ns
+    ended_ns, rank = ledger.processes[process].ended_ns, ledger.processes[process].rank
     # One that was killed may have gone on after the command.
     end_ns = max(ledger.wall_ns if ended_ns is None else ended_ns, times[-1])
     is_counted = not any(each.uncounted for each in graphs)
@@ -175,7 +176,8 @@ def _rows(capture: Capture, ledger: Ledger, process: int) -> Iterator[EventRow]:
         before, after = replays[at : at + 2]
         frames = tuple(capture.frames[frame] for frame in event.frames) if event else ()
         yield EventRow(
-            process if len(ledger.processes) > 1 else None,
+            process if len(ledger.processes) > 1 and rank is None else None,
+            rank,
             event.time_ns if event else end_ns,
             event.name if event else None,
             file_line(place_of(frames)) or (event.output if event else ""),

@@ -230,6 +230,7 @@ NOTES: Sequence[Column[_NotedRow]] = (
 EVENTS: Sequence[Column[EventRow]] = (
     Column("moment", "time_ns", explanation="from the start of the command"),
     Column("process", optional=True, priority=1),
+    Column("rank", optional=True, priority=1),
     Column(
         "event",
         lambda row: "(end)" if row.name is None else row.name,

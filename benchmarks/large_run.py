@@ -121,6 +121,9 @@ class Device:
     def notes_ops_in_python(self) -> bool:
         return False
 
+    def allocated_at(self, addresses: Any) -> dict[int, tuple[Any, ...]]:
+        return {}
+
     def digests(self, tensors: Any) -> Any:
         return [None for _ in tensors]
 
@@ -130,7 +133,7 @@ class Device:
     def functions(self) -> Any:
         return self._functions
 
-    def pool_segments(self, pools: Any) -> tuple[()]:
+    def pool_segments(self, pool: Any) -> tuple[()]:
         return ()
 
     def reserved_bytes(self) -> None: ...

@@ -13,7 +13,14 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from cgtool.model.journal import STACKS_WANTED, Capturing, Command, Counters, read_journals
+from cgtool.model.journal import (
+    STACKS_WANTED,
+    Capturing,
+    Command,
+    Counters,
+    Entering,
+    read_journals,
+)
 
 _FIRST_PAUSE_NS = 50_000_000
 """Between two moments of a program that has just begun."""
@@ -102,18 +109,18 @@ class Progress:
 
 class Watchdog:
     """Reports each time that no process of a program has captured, replayed or recorded anything
-    for so long, from its first capture on. The program goes on."""
+    for so long, once one is about to capture. The program goes on."""
 
     def __init__(self, folder: Path, command: Command, seconds: float) -> None:
         self._folder, self._command, self._seconds = folder, command, seconds
         self._seen: Seen = {}
         self._moved = time.monotonic()
-        self._has_captured = self._is_reported = False
+        self._has_loaded = self._is_reported = False
 
     def look(self, seen: Seen, ended: threading.Event) -> None:
         """Report if nothing has moved for so long. ``ended``: whether the program has."""
-        self._has_captured = self._has_captured or _has_captured(self._folder)
-        if not self._has_captured or seen != self._seen:
+        self._has_loaded = self._has_loaded or _has_loaded(self._folder)
+        if not self._has_loaded or seen != self._seen:
             self._seen, self._moved, self._is_reported = seen, time.monotonic(), False
         elif not self._is_reported and time.monotonic() - self._moved >= self._seconds:
             (self._folder / STACKS_WANTED).touch()
@@ -134,7 +141,7 @@ class Watchdog:
         show_table(render(report), None, stderr=True)
 
 
-def _has_captured(folder: Path) -> bool:
-    """Before, a program may load for minutes."""
+def _has_loaded(folder: Path) -> bool:
+    """Before its first capture, a program may load for minutes."""
     records = (record for journal in read_journals(folder) for record in journal.records())
-    return any(isinstance(record, Capturing) for record in records)
+    return any(isinstance(record, Entering | Capturing) for record in records)

@@ -140,6 +140,12 @@ class NeedsRecorder(Record, tag="needs-recorder"):
     """Path of the interpreter; empty if it is not known."""
 
 
+class Entering(Record, tag="entering"):
+    """The process has loaded: it is about to capture for the first time."""
+
+    time_ns: int
+
+
 class Capturing(Record, tag="capturing"):
     """A capture has begun."""
 

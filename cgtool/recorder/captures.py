@@ -24,6 +24,7 @@ from cgtool.model.finding import Finding
 from cgtool.model.journal import (
     Captured,
     Capturing,
+    Entering,
     GraphRead,
     JournalWriter,
     Machine,
@@ -189,7 +190,7 @@ class Captures:
         self._lock = threading.RLock()
         self._preparing = threading.RLock()
         """Held while what captures need is imported."""
-        self._has_captured = False
+        self._has_captured = self._has_entered = False
         self._in_progress: list[Capture] = []
         self._beginning: dict[int, int] = {}
         """When a capture was about to begin, by thread, until it has."""
@@ -301,6 +302,9 @@ class Captures:
 
     def expect(self, beginning: Beginning) -> Expected:
         """A capture is about to begin."""
+        if not self._has_entered:
+            self._has_entered = True
+            self._journal.append(Entering(clock.time_ns()))
         self._prepare_now()
         compiled = beginning.owner == COMPILE
         watch = self._device.watch(self._table, beginning.chain, compiled=compiled)

@@ -207,12 +207,15 @@ def _parts(named: Named) -> Iterator[Named]:
         value = value.queue
     kind = type(value)
     if issubclass(kind, _CONTAINERS):
-        items = _items(value)
+        items = [
+            (number, key, item)
+            for number, (key, item) in enumerate(_items(value))
+            if type(item) not in _LEFT_OUT
+        ]
         numbers: defaultdict[int, list[int]] = defaultdict(list)
-        for number, (_, item) in enumerate(items):
-            if type(item) not in _LEFT_OUT:
-                numbers[id(item)].append(number)
-        for key, item in items:
+        for number, _, item in items:
+            numbers[id(item)].append(number)
+        for _, key, item in items:
             alike = tuple(numbers.pop(id(item), ()))
             if alike:
                 inner = f"{text}[{'...' if key is None else repr(key)}]"

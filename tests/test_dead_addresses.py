@@ -19,6 +19,8 @@ from tests import dead_addresses
 DEVICES = ["simulated", pytest.param("cuda", marks=pytest.mark.gpu)]
 FILE = Path(dead_addresses.__file__)
 ROOT = FILE.parent.parent
+PATHS = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
 NAMES = [each.__name__ for each in dead_addresses.PROGRAMS]
 
 
@@ -98,7 +100,7 @@ for _ in range(5):
 """
     )
     command = [sys.executable, "-m", "cgtool", "run", "-q", "--device", "simulated", "two.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    subprocess.run(command, cwd=tmp_path, check=True, env=ENVIRONMENT)
     report = ledger_report(capture_file.read(tmp_path / "two-run.cgt"))
     assert [row.stale_replays for row in report.memory] == [15, 5]
 
@@ -126,7 +128,7 @@ for graph in (first, second, third):
 """
     )
     command = [sys.executable, "-m", "cgtool", "run", "-q", "--device", device, "parts.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    subprocess.run(command, cwd=tmp_path, check=True, env=ENVIRONMENT)
     report = ledger_report(capture_file.read(tmp_path / "parts-run.cgt"))
     pool, x = sorted(report.memory, key=lambda row: row.kind)
     assert (pool.kind, pool.names, pool.count, pool.bytes) == (
@@ -170,7 +172,7 @@ graph.replay()
 """
     )
     command = [sys.executable, "-m", "cgtool", "run", "-q", "lines.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    subprocess.run(command, cwd=tmp_path, check=True, env=ENVIRONMENT)
     report = ledger_report(capture_file.read(tmp_path / "lines-run.cgt"))
     assert {row.names: row.allocated_at for row in report.memory} == {
         ("cache[0]",): "lines.py:6",
@@ -204,7 +206,7 @@ second.replay()
 """
     )
     command = [sys.executable, "-m", "cgtool", "run", "-q", "--device", "simulated", "again.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    subprocess.run(command, cwd=tmp_path, check=True, env=ENVIRONMENT)
     capture = capture_file.read(tmp_path / "again-run.cgt")
     assert capture.ledger is not None
     assert [each.how for each in capture.ledger.memory] == ["resized", "resized"]

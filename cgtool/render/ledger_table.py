@@ -356,7 +356,7 @@ CAPTURES: Sequence[Column[LedgerRow]] = (
     _spent("cgtool", "cgtool_ns", "to read the graphs, not part of the other times", 4),
 )
 
-_OUTSIDE = "Memory that graphs use and have not allocated"
+_ADDRESSES = "Captured addresses"
 POOLS: Sequence[Column[ProgramPoolRow]] = (
     Column("pool", "name"),
     Column("process", zero=False, optional=True, priority=2),
@@ -481,7 +481,7 @@ def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
     screen.table("Memory by graph", GRAPH_MEMORY, report.graph_memory, name="graphs")
     for estimate in report.size_estimates:
         screen.line(estimate, "dim")
-    screen.table(_OUTSIDE, ADDRESSES, report.memory, name="addresses")
+    screen.table(_ADDRESSES, ADDRESSES, report.memory, name="addresses")
     _notes(screen, report, _unread(report.unread_pools))
     return screen
 
@@ -544,7 +544,7 @@ def render(
     screen.table("Events", EVENTS, report.events[: rows or None])
     _left_out(screen, len(report.events), rows, "event")
     gone = [row for row in report.memory if row.gone_at is not None]
-    screen.table(_OUTSIDE, ADDRESSES, gone[: rows or None], name="addresses")
+    screen.table(_ADDRESSES, ADDRESSES, gone[: rows or None], name="addresses")
     screen.add(Findings(report.findings[: rows or None]))
     _left_out(screen, len(report.findings), rows, "finding")
     if report.failures:

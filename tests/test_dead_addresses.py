@@ -148,6 +148,29 @@ for graph in (first, second, third):
     }
 
 
+def test_what_a_pool_keeps_is_there_after_its_storage_is_resized(tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text(
+        """
+import torch
+
+x = torch.ones(4, device="cuda")
+first, second = (torch.cuda.CUDAGraph() for _ in range(2))
+with torch.cuda.graph(first):
+    hidden = x + 1
+with torch.cuda.graph(second, pool=first.pool()):
+    total = hidden * 2
+hidden.untyped_storage().resize_(0)
+for graph in (first, second):
+    graph.replay()
+"""
+    )
+    command = [sys.executable, "-m", "cgtool", "run", "-q", "--device", "simulated", "parts.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    report = ledger_report(capture_file.read(tmp_path / "parts-run.cgt"))
+    assert not report.findings
+    assert {row.kind: row.gone_at for row in report.memory} == {"pool": None, "variable": None}
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "keep", ["cgtool.event('start')", "torch.cuda.memory._record_memory_history()"]

@@ -196,7 +196,9 @@ class Addresses:
     def _resize(self, original: Any, storage: torch.UntypedStorage, size: int) -> Any:
         result, key = call_user(original, storage, size), storage_key(storage)
         memory = self._known.get(key)
-        if memory is not None and storage.data_ptr() != memory.ref.address:
+        if memory is not None and memory.life is None:
+            self._known.pop(key, None)  # the pool keeps what it had
+        elif memory is not None and storage.data_ptr() != memory.ref.address:
             chain = chain_or_waiting(sys._getframe())
             self._when_gone(memory)("resized", chain, clock.time_ns())
         elif memory is not None and memory.gone == _replays(memory):

@@ -126,7 +126,11 @@ class Addresses:
         """A graph uses these storages; ``frame`` has captured it. Returns their numbers.
         ``segments``: those of the pools of graphs."""
         kept = sorted(each[3:5] for each in segments)
-        new = [Memory(next(self._numbers), ref) for ref in storages if not self._there(ref)]
+        memories = [self._there(ref) or Memory(next(self._numbers), ref) for ref in storages]
+        for memory in memories:
+            memory.graphs.add(graph)  # others that use it may end meanwhile
+        graph.memory = memories
+        new = [memory for memory in memories if self._known.get(memory.ref.key) is not memory]
         names = self._names({memory.ref.key for memory in new}, frame) if new else {}
         addresses = {memory.ref.address for memory in new}
         lines = self._device.allocated_at(addresses) if addresses else {}
@@ -149,12 +153,9 @@ class Addresses:
                 self._followed.add(memory)
         if records:
             self._journal.append(*records)
-        graph.memory = [self._known[ref.key] for ref in storages]
-        for memory in graph.memory:
-            memory.graphs.add(graph)
         for memory in self._followed.intersection(new):
             memory.life = self._device.follow(memory.ref, self._when_gone(memory))
-        return [memory.number for memory in graph.memory]
+        return [memory.number for memory in memories]
 
     def _there(self, ref: StorageRef) -> Memory | None:
         known = self._known.get(ref.key)

@@ -833,3 +833,22 @@ def test_a_graph_may_end_while_another_that_uses_its_memory_is_captured(
     device.allocated_at = lambda _: addresses.ended(first) or {}  # type: ignore[method-assign]
     assert addresses.captured(second, [x, y], sys._getframe(), ()) == [0, 1]
     assert addresses.captured(second, [x, y], sys._getframe(), ()) == [0, 1]
+
+
+def test_a_pool_may_end_while_the_memory_of_a_graph_is_looked_for(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs: list[Graph] = []
+
+    class Segments(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            graphs.clear()  # as the garbage collector does
+            return iter(())
+
+    pools = ((0, number) for number in range(1, 4))
+    monkeypatch.setattr(Graph, "pool", lambda _: next(pools))
+    monkeypatch.setattr(Device, "pool_segments", lambda *_: Segments())
+    for _ in range(2):
+        graphs.append(captured())
+    last = captured()
+    assert not recorded.ledger().lost, last

@@ -171,6 +171,29 @@ for graph in (first, second):
     assert {row.kind: row.gone_at for row in report.memory} == {"pool": None, "variable": None}
 
 
+def test_a_collective_that_is_done_keeps_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "reduced.py").write_text(
+        """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+x, y = torch.ones(4, device="cuda"), torch.ones(4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y.add_(x)
+dist.all_reduce(x, async_op=True).wait()
+torch.cuda.synchronize()
+del x
+graph.replay()
+"""
+    )
+    command = [sys.executable, "-m", "cgtool", "run", "-q", "--device", "simulated", "reduced.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    (finding,) = ledger_report(capture_file.read(tmp_path / "reduced-run.cgt")).findings
+    assert finding.frames[0].line == 12
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "keep", ["cgtool.event('start')", "torch.cuda.memory._record_memory_history()"]

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from cgtool.analysis.ledger import merge_folder
+from cgtool.analysis.ledger_findings import ledger_findings
 from cgtool.analysis.ranks.differences import differences_of
 from cgtool.analysis.ranks.rank import calls_of, ranks_of, ranks_text
 from cgtool.analysis.ranks.report import rank_findings
@@ -149,6 +150,7 @@ def test_the_first_difference_is_named(scenario: str, divergent) -> None:
 
 
 def test_correct_programs_have_no_differences(correct: Capture) -> None:
+    assert {each.code for each in ledger_findings(correct)} == {"graph-never-replayed"}
     ranks = ranks_of([correct])
     assert [rank.number for rank in ranks] == [0, 1, 2, 3]
     assert differences_of(ranks) == ()

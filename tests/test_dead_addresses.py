@@ -280,3 +280,23 @@ for _ in range(3):
     )
     (row,) = report.memory
     assert (row.count, row.bytes, row.graphs) == (1, 16, 3)
+
+
+def test_the_first_capture_finds_names_behind_many_values(tmp_path: Path) -> None:
+    report = recorded(
+        tmp_path,
+        """
+import torch
+
+class Engine:
+    def __init__(self):
+        self.model = torch.nn.Linear(4, 4).cuda()
+
+batches, engine = [[[] for _ in range(500)] for _ in range(2)], Engine()
+x, graph = torch.ones(1, 4, device="cuda"), torch.cuda.CUDAGraph()
+with torch.no_grad(), torch.cuda.graph(graph):
+    engine.model(x)
+graph.replay()
+""",
+    )
+    assert {row.kind for row in report.memory} == {"parameter", "variable"}

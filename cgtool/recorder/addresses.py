@@ -39,8 +39,10 @@ _NAMING_NS = 2_000_000_000
 """After so many nanoseconds in all, memory gets no names anymore."""
 _VALUES = 512
 _VALUES_EACH = 16
-"""So many values are looked at for the names of memory, and so many more for each that has none: or
-twice as many as have led to one before."""
+_VALUES_FIRST = 8192
+"""So many values are looked at for the names of memory, and so many more for each that has none:
+``_VALUES_FIRST`` the first time (50 ms), and later twice as many as have led to one before, if that
+is more."""
 Changes = tuple[int | None, int | None, int | None]
 """``Event.weights``, ``Event.rebound`` and ``Event.rewritten``."""
 NO_LOOK: Changes = None, None, None
@@ -246,7 +248,8 @@ class Addresses:
         names: dict[int, Named] = {}
         began, left = clock.perf_counter_ns(), set(keys)
         values = _with_gradients(everything_named(stack_of(frame)))
-        most = max(_VALUES + _VALUES_EACH * len(keys), 2 * self._farthest)
+        known = 2 * self._farthest if self._naming_ns else _VALUES_FIRST
+        most = max(_VALUES + _VALUES_EACH * len(keys), known)
         for number, named in enumerate(itertools.islice(values, most)):
             if not left or self._naming_ns + clock.perf_counter_ns() - began > _NAMING_NS:
                 break

@@ -55,7 +55,9 @@ DIFFERENCES = {
 
 
 def command(*arguments: object, ranks: int, program: Sequence[object]) -> list[str]:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    # Standalone: others may have the port that PyTorch takes before 2.13.
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun += ["--nproc-per-node", str(ranks)]
     cgtool = [sys.executable, "-m", "cgtool", "run", "--device", "simulated"]
     return [*cgtool, *map(str, arguments), "--", *torchrun, *map(str, program)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.analysis.ledger_report import ledger_report
+from cgtool.analysis.ledger_report import LedgerReport, ledger_report
 from cgtool.model import capture_file
 from cgtool.torch_compat import op_watch
 from tests import dead_addresses
@@ -19,9 +19,13 @@ from tests import dead_addresses
 DEVICES = ["simulated", pytest.param("cuda", marks=pytest.mark.gpu)]
 FILE = Path(dead_addresses.__file__)
 ROOT = FILE.parent.parent
-PATHS = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
 NAMES = [each.__name__ for each in dead_addresses.PROGRAMS]
+
+
+def build_recorder(device: str) -> None:
+    """Memory is followed where ops are noted in C++."""
+    if device == "cuda" and not op_watch.library().is_file():
+        op_watch.build()
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +36,7 @@ def reports(tmp_path_factory):
     def of(device: str) -> dict:
         if device not in known:
             folder = tmp_path_factory.mktemp(device)
-            if device == "cuda" and not op_watch.library().is_file():
-                op_watch.build()  # memory is followed where ops are noted in C++
+            build_recorder(device)
             command = [sys.executable, "-m", "tests.dead_addresses", str(folder)]
             command += ["simulated"] * (device == "simulated")
             done = subprocess.run(
@@ -46,6 +49,17 @@ def reports(tmp_path_factory):
         return known[device]
 
     return of
+
+
+def recorded(folder: Path, program: str, device: str = "simulated") -> LedgerReport:
+    """The report on a program, saved as ``program-run.cgt``."""
+    (folder / "program.py").write_text(program)
+    build_recorder(device)
+    options = ["-q", *["--device", device] * (device == "simulated")]
+    command = [sys.executable, "-m", "cgtool", "run", *options, "program.py"]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    subprocess.run(command, cwd=folder, check=True, env={**os.environ, "PYTHONPATH": path})
+    return ledger_report(capture_file.read(folder / "program-run.cgt"))
 
 
 def marked(name: str, mark: str) -> int:
@@ -83,7 +97,8 @@ def test_a_gradient_has_the_name_of_its_parameter(reports) -> None:
 
 
 def test_replays_are_counted_for_each_memory(tmp_path: Path) -> None:
-    (tmp_path / "two.py").write_text(
+    report = recorded(
+        tmp_path,
         """
 import torch
 
@@ -97,11 +112,8 @@ for _ in range(10):
 second.clear()
 for _ in range(5):
     graph.replay()
-"""
+""",
     )
-    command = [sys.executable, "-m", "cgtool", "run", "-q", "--device", "simulated", "two.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, env=ENVIRONMENT)
-    report = ledger_report(capture_file.read(tmp_path / "two-run.cgt"))
     assert [row.stale_replays for row in report.memory] == [15, 5]
 
 
@@ -109,7 +121,8 @@ for _ in range(5):
 def test_what_a_graph_reads_from_a_pool_must_survive_between_replays(
     device: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "parts.py").write_text(
+    report = recorded(
+        tmp_path,
         """
 import torch
 
@@ -125,11 +138,9 @@ with torch.cuda.graph(third, pool=first.pool()):
     total += 1
 for graph in (first, second, third):
     graph.replay()
-"""
+""",
+        device,
     )
-    command = [sys.executable, "-m", "cgtool", "run", "-q", "--device", device, "parts.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, env=ENVIRONMENT)
-    report = ledger_report(capture_file.read(tmp_path / "parts-run.cgt"))
     pool, x = sorted(report.memory, key=lambda row: row.kind)
     assert (pool.kind, pool.names, pool.count, pool.bytes) == (
         "pool",
@@ -140,7 +151,7 @@ for graph in (first, second, third):
     assert (pool.graphs, pool.readers, pool.writers, pool.gone_at) == (2, 2, 1, None)
     assert (x.kind, x.names, x.graphs, x.readers) == ("variable", ("x",), 1, 2)
     assert not report.findings
-    dump = [sys.executable, "-m", "cgtool", "dump", "parts-run.cgt", "--json", "--graph", "1"]
+    dump = [sys.executable, "-m", "cgtool", "dump", "program-run.cgt", "--json", "--graph", "1"]
     shown = subprocess.run(dump, cwd=tmp_path, check=True, capture_output=True, text=True)
     ((graph, memory),) = json.loads(shown.stdout)["graphs"][0]["memory"].items()
     assert graph == "1"
@@ -150,12 +161,56 @@ for graph in (first, second, third):
     }
 
 
+def test_what_a_pool_keeps_is_there_after_its_storage_is_resized(tmp_path: Path) -> None:
+    report = recorded(
+        tmp_path,
+        """
+import torch
+
+x = torch.ones(4, device="cuda")
+first, second = (torch.cuda.CUDAGraph() for _ in range(2))
+with torch.cuda.graph(first):
+    hidden = x + 1
+with torch.cuda.graph(second, pool=first.pool()):
+    total = hidden * 2
+hidden.untyped_storage().resize_(0)
+for graph in (first, second):
+    graph.replay()
+""",
+    )
+    assert not report.findings
+    assert {row.kind: row.gone_at for row in report.memory} == {"pool": None, "variable": None}
+
+
+def test_a_collective_that_is_done_keeps_no_memory(tmp_path: Path) -> None:
+    report = recorded(
+        tmp_path,
+        """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+x, y = torch.ones(4, device="cuda"), torch.ones(4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y.add_(x)
+dist.all_reduce(x, async_op=True).wait()
+torch.cuda.synchronize()
+del x
+graph.replay()
+""",
+    )
+    (finding,) = report.findings
+    assert finding.frames[0].line == 12
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "keep", ["cgtool.event('start')", "torch.cuda.memory._record_memory_history()"]
 )
 def test_memory_has_the_line_that_allocated_it(keep: str, tmp_path: Path) -> None:
-    (tmp_path / "lines.py").write_text(
+    report = recorded(
+        tmp_path,
         f"""
 import torch, cgtool
 early = torch.ones(1 << 20, device="cuda")
@@ -169,21 +224,20 @@ with torch.cuda.graph(graph):
 del early
 cache.clear()
 graph.replay()
-"""
+""",
+        "cuda",
     )
-    command = [sys.executable, "-m", "cgtool", "run", "-q", "lines.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, env=ENVIRONMENT)
-    report = ledger_report(capture_file.read(tmp_path / "lines-run.cgt"))
     assert {row.names: row.allocated_at for row in report.memory} == {
-        ("cache[0]",): "lines.py:6",
+        ("cache[0]",): "program.py:6",
         ("early",): "",
     }
     evidence = {line for each in report.findings for line in each.evidence}
-    assert "`cache[0]` was allocated at lines.py:6" in evidence
+    assert "`cache[0]` was allocated at program.py:6" in evidence
 
 
 def test_the_end_of_a_graph_forgets_no_later_memory_of_a_storage(tmp_path: Path) -> None:
-    (tmp_path / "again.py").write_text(
+    recorded(
+        tmp_path,
         """
 import torch
 
@@ -203,10 +257,47 @@ second = captured()
 del first
 storage.resize_(5 * size)
 second.replay()
-"""
+""",
     )
-    command = [sys.executable, "-m", "cgtool", "run", "-q", "--device", "simulated", "again.py"]
-    subprocess.run(command, cwd=tmp_path, check=True, env=ENVIRONMENT)
-    capture = capture_file.read(tmp_path / "again-run.cgt")
+    capture = capture_file.read(tmp_path / "program-run.cgt")
     assert capture.ledger is not None
     assert [each.how for each in capture.ledger.memory] == ["resized", "resized"]
+
+
+def test_memory_of_graphs_that_follow_each_other_is_counted_once(tmp_path: Path) -> None:
+    report = recorded(
+        tmp_path,
+        """
+import torch
+
+x = torch.ones(4, device="cuda")
+for _ in range(3):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x + 1
+    graph.replay()
+    del graph
+""",
+    )
+    (row,) = report.memory
+    assert (row.count, row.bytes, row.graphs) == (1, 16, 3)
+
+
+def test_the_first_capture_finds_names_behind_many_values(tmp_path: Path) -> None:
+    report = recorded(
+        tmp_path,
+        """
+import torch
+
+class Engine:
+    def __init__(self):
+        self.model = torch.nn.Linear(4, 4).cuda()
+
+batches, engine = [[[] for _ in range(500)] for _ in range(2)], Engine()
+x, graph = torch.ones(1, 4, device="cuda"), torch.cuda.CUDAGraph()
+with torch.no_grad(), torch.cuda.graph(graph):
+    engine.model(x)
+graph.replay()
+""",
+    )
+    assert {row.kind for row in report.memory} == {"parameter", "variable"}

@@ -190,6 +190,8 @@ class _ProcessLedger:
                     self._add(record)
                 case Capturing():
                     self.graphs[record.number] = self._new(LedgerGraph, record, failure=_NOT_ENDED)
+                    if self.process is not None:  # a hang before it is over
+                        self.process = msgspec.structs.replace(self.process, stacks=())
                 case Unseen():
                     self.graphs[record.number] = self._new(LedgerGraph, record, owner=UNSEEN)
                 case Captured():

@@ -143,13 +143,14 @@ def memory_rows(capture: Capture, ledger: Ledger) -> tuple[MemoryRow, ...]:
         numbers = [at for at in alike if users[at]]
         graphs = {id(entry): entry for at in numbers for entry in users[at]}
         if graphs:
-            memories = [ledger.memory[at] for at in numbers]
-            memories.sort(key=lambda memory: -memory.bytes)
+            # Memory is followed anew for a graph that is captured after the others have ended.
+            distinct = dict.fromkeys(ledger.memory[at] for at in numbers)
+            memories = sorted(distinct, key=lambda memory: -memory.bytes)
             rows.append(
                 MemoryRow(
                     kind,
                     tuple(memory.name for memory in memories if memory.name),
-                    len(numbers),
+                    len(memories),
                     sum(memory.bytes for memory in memories),
                     len(graphs),
                     sum(reads[at] for at in numbers),

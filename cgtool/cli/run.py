@@ -182,16 +182,14 @@ def run(
         before = version_of(target)
         command = Command(tuple(shown), time.time_ns(), str(Path.cwd()))
         folder = new_folder(target, command)
-        began = time.perf_counter_ns()
         try:
             flags = "yes" * times, "yes" * step, str(ready_after or ""), "yes" * bool(watchdog)
             settings = Settings(str(HOME), str(folder), device or "", *flags)
             meanwhile = partial(follow, folder, command, progress, watchdog)
-            status = run_program(arguments, settings, pattern, meanwhile)
+            status, wall_ns = run_program(arguments, settings, pattern, meanwhile)
         except CgtoolError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        wall_ns = time.perf_counter_ns() - began
         if version_of(target) != before:
             target = free_name(target)
     from cgtool.analysis.ledger import merge_folder

@@ -93,20 +93,23 @@ class CaptureError:
         return next((file for file in callers if not file.startswith("/cgtool/")), "") == _GRAPHS
 
     @property
+    def innermost(self) -> tuple[str, str]:
+        """The first of ``files`` that is not cgtool's, and its line."""
+        places = zip(self.files, self.lines, strict=True)
+        own = ((file, line) for file, line in places if not file.startswith("/cgtool/"))
+        return next(own, ("", ""))
+
+    @property
     def replays(self) -> bool:
         """``CUDAGraph.replay`` was refused: by PyTorch, which sets the random state first, or by
         CUDA."""
-        places = zip(self.files, self.lines, strict=True)
-        own = ((file, line) for file, line in places if not file.startswith("/cgtool/"))
-        file, line = next(own, ("", ""))
+        file, line = self.innermost
         return _REPLAYED in self.text or (file == _GRAPHS and "replay(" in line)
 
     @property
     def calls_collective(self) -> bool:
         """A process group was called."""
-        places = zip(self.files, self.lines, strict=True)
-        own = ((file, line) for file, line in places if not file.startswith("/cgtool/"))
-        file, line = next(own, ("", ""))
+        file, line = self.innermost
         return file.startswith("/torch/distributed/") and "group." in line
 
     def ran(self, part: str) -> bool:
@@ -290,8 +293,8 @@ def _code_of(table: Lines, line: str) -> Code | None:
 def _in_cold_ddp(error: CaptureError) -> bool:
     """In ``DistributedDataParallel``, which has run less often than it must: in its forward, which
     reads the times of its events, or in a backward."""
-    files = "/torch/nn/parallel/distributed.py", "/torch/autograd/graph.py"
-    if "capture" not in error.phase or not any(map(error.ran, files)):
+    is_own = error.innermost[0] == "/torch/nn/parallel/distributed.py"
+    if "capture" not in error.phase or not (is_own or error.ran("/torch/autograd/graph.py")):
         return False
     kind = torch.nn.parallel.DistributedDataParallel
     found = [each for each in gc.get_objects() if issubclass(type(each), kind)]

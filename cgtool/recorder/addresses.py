@@ -39,8 +39,10 @@ _NAMING_NS = 2_000_000_000
 """After so many nanoseconds in all, memory gets no names anymore."""
 _VALUES = 512
 _VALUES_EACH = 16
-"""So many values are looked at for the names of memory, and so many more for each that has none: or
-twice as many as have led to one before."""
+_VALUES_FIRST = 8192
+"""So many values are looked at for the names of memory, and so many more for each that has none:
+``_VALUES_FIRST`` the first time (50 ms), and later twice as many as have led to one before, if that
+is more."""
 Changes = tuple[int | None, int | None, int | None]
 """``Event.weights``, ``Event.rebound`` and ``Event.rewritten``."""
 NO_LOOK: Changes = None, None, None
@@ -126,7 +128,11 @@ class Addresses:
         """A graph uses these storages; ``frame`` has captured it. Returns their numbers.
         ``segments``: those of the pools of graphs."""
         kept = sorted(each[3:5] for each in segments)
-        new = [Memory(next(self._numbers), ref) for ref in storages if not self._there(ref)]
+        memories = [self._there(ref) or Memory(next(self._numbers), ref) for ref in storages]
+        for memory in memories:
+            memory.graphs.add(graph)  # others that use it may end meanwhile
+        graph.memory = memories
+        new = [memory for memory in memories if self._known.get(memory.ref.key) is not memory]
         names = self._names({memory.ref.key for memory in new}, frame) if new else {}
         addresses = {memory.ref.address for memory in new}
         lines = self._device.allocated_at(addresses) if addresses else {}
@@ -149,12 +155,9 @@ class Addresses:
                 self._followed.add(memory)
         if records:
             self._journal.append(*records)
-        graph.memory = [self._known[ref.key] for ref in storages]
-        for memory in graph.memory:
-            memory.graphs.add(graph)
         for memory in self._followed.intersection(new):
             memory.life = self._device.follow(memory.ref, self._when_gone(memory))
-        return [memory.number for memory in graph.memory]
+        return [memory.number for memory in memories]
 
     def _there(self, ref: StorageRef) -> Memory | None:
         known = self._known.get(ref.key)
@@ -196,7 +199,9 @@ class Addresses:
     def _resize(self, original: Any, storage: torch.UntypedStorage, size: int) -> Any:
         result, key = call_user(original, storage, size), storage_key(storage)
         memory = self._known.get(key)
-        if memory is not None and storage.data_ptr() != memory.ref.address:
+        if memory is not None and memory.life is None:
+            self._known.pop(key, None)  # the pool keeps what it had
+        elif memory is not None and storage.data_ptr() != memory.ref.address:
             chain = chain_or_waiting(sys._getframe())
             self._when_gone(memory)("resized", chain, clock.time_ns())
         elif memory is not None and memory.gone == _replays(memory):
@@ -243,7 +248,8 @@ class Addresses:
         names: dict[int, Named] = {}
         began, left = clock.perf_counter_ns(), set(keys)
         values = _with_gradients(everything_named(stack_of(frame)))
-        most = max(_VALUES + _VALUES_EACH * len(keys), 2 * self._farthest)
+        known = 2 * self._farthest if self._naming_ns else _VALUES_FIRST
+        most = max(_VALUES + _VALUES_EACH * len(keys), known)
         for number, named in enumerate(itertools.islice(values, most)):
             if not left or self._naming_ns + clock.perf_counter_ns() - began > _NAMING_NS:
                 break

@@ -263,7 +263,8 @@ class Recorder(Subscriber[_Graph]):
             if graph.pool is not None:
                 capture.segments = self._device.pool_segments(graph.pool)
                 self._segments[graph.pool] = capture.segments
-            kept = itertools.chain.from_iterable(self._segments.values())
+            # A list: graphs may end meanwhile.
+            kept = itertools.chain.from_iterable(list(self._segments.values()))
             capture.memory = self._addresses.captured(
                 graph, capture.storages(), sys._getframe(1), kept
             )

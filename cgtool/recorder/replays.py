@@ -52,7 +52,7 @@ class GraphReplays:
         """How often each chain was seen, by its keys: to hash a code object takes its bytecode."""
         self.notes: GraphNotes = {}
         self.memory: list[Memory] = []
-        """Outside its pool, that it uses."""
+        """That it uses and has not allocated."""
         self.stepped: SteppedGraph | str | None = None
         """With ``--step``, once it was replayed: its nodes, or why it runs whole."""
 

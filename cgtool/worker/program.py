@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -45,13 +46,14 @@ def run_program(
     settings: Settings,
     ready_output: re.Pattern[str] | None,
     meanwhile: Callable[[threading.Event], object],
-) -> int:
+) -> tuple[int, int]:
     """Run a command to its end, its Python processes recorded. ``ready_output``: of the option.
     ``meanwhile`` is called on a thread once it has started, with what is set when it has ended, and
     is waited for.
 
-    Returns its exit status as a shell does: 128 and its number for a signal. Ctrl-C is for the
-    program, as it is without cgtool. Raises CgtoolError (exit 2) if it cannot be started.
+    Returns its exit status as a shell does, 128 and its number for a signal, and how long it took
+    (ns). Ctrl-C is for the program, as it is without cgtool. Raises CgtoolError (exit 2) if it
+    cannot be started.
     """
     path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path, VARIABLE: settings.text}
@@ -61,6 +63,7 @@ def run_program(
     with _signals() as pass_on_to:
         try:
             output = PassedOn(ready_output, partial(write_ready, Path(settings.folder)))
+            began_ns = time.perf_counter_ns()
             with output as (stdout, stderr):
                 process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
         except (OSError, ValueError) as error:
@@ -73,10 +76,11 @@ def run_program(
         try:
             status = process.wait()
             output.wait()
+            wall_ns = time.perf_counter_ns() - began_ns
         finally:
             ended.set()
             thread.join()
-    return status if status >= 0 else _BY_SIGNAL - status
+    return status if status >= 0 else _BY_SIGNAL - status, wall_ns
 
 
 @contextlib.contextmanager

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from pathlib import Path
 
 from cgtool.cli.follow import Progress
 from cgtool.model.journal import COUNTER, JournalWriter
+from cgtool.model.program import Settings
+from cgtool.worker.program import HOME, run_program
 
 PAUSE_NS = 50_000_000
 
@@ -34,3 +39,17 @@ def test_few_moments_are_kept_of_a_long_program(tmp_path: Path) -> None:
     assert 50 <= len(moments) <= 100
     assert all(time_ns == PAUSE_NS * count for time_ns, count in moments)
     assert moments[-1][0] >= 980 * PAUSE_NS
+
+
+def test_what_follows_a_program_is_no_part_of_its_time(tmp_path: Path) -> None:
+    def meanwhile(ended: threading.Event) -> None:
+        ended.wait()
+        time.sleep(2)
+
+    command, settings = (
+        [sys.executable, "-S", "-c", ""],
+        Settings(str(HOME), str(tmp_path), *[""] * 5),
+    )
+    status, wall_ns = run_program(command, settings, None, meanwhile)
+    assert status == 0
+    assert wall_ns < 2_000_000_000

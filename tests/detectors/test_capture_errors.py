@@ -106,6 +106,20 @@ def test_a_ddp_that_is_captured_too_early(module, iterations):
         dist.destroy_process_group()
 
 
+def test_a_module_that_is_refused_inside_a_cold_ddp():
+    class Reads(torch.nn.Linear):
+        def forward(self, _x):
+            exec(compile("raise RuntimeError(REFUSED)", torch.__file__, "exec"))  # as `x.item()`
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(RuntimeError) as refused:
+            DistributedDataParallel(Reads(4, 4))(torch.ones(2, 4))
+        assert explain(refused.value, "capture").code != "ddp-default-stream-or-short-warmup"
+    finally:
+        dist.destroy_process_group()
+
+
 def test_what_the_user_says_is_not_taken_for_a_sentence_of_pytorch():
     try:
         raise ValueError("batch must contain only Tensors")

@@ -26,9 +26,12 @@ from cgtool.analysis.ledger import merge
 from cgtool.model.capture import Caveat, Contents, Environment, Frame
 from cgtool.model.journal import Began, Command, JournalWriter, NeedsRecorder, read_journals
 from cgtool.model.ledger import COMPILE, RESET, UNSEEN, Ledger, LedgerGraph
+from cgtool.recorder.addresses import Addresses
 from cgtool.recorder.notes import note
 from cgtool.recorder.recorder import Recorder
+from cgtool.recorder.replays import GraphReplays
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.storages import StorageRef
 from tests.detectors.autograd_threads import backwards_on_threads
 
 
@@ -108,6 +111,8 @@ class Device:
 
     def allocated_at(self, addresses: Any) -> dict[int, tuple[Any, ...]]:
         return {}
+
+    def follow(self, ref: Any, gone: Any) -> None: ...
 
     def pool_segments(self, pool: Any) -> tuple[()]:
         return ()
@@ -814,3 +819,36 @@ def test_where_captures_take_long_the_faster_recorder_is_named(
     recorded.ledger()
     texts = [caveat.text for caveat in recorded.caveats]
     assert ["1 of 2 captures took" in text for text in texts] == [True] * in_python
+
+
+def test_a_graph_may_end_while_another_that_uses_its_memory_is_captured(
+    tmp_path: Path, patches: Patches
+) -> None:
+    """As one in a cycle does when the garbage collector runs."""
+    device, journal = Device(), JournalWriter(tmp_path, "1-1")
+    addresses = Addresses(device, journal, patches)
+    first, second = GraphReplays(0), GraphReplays(1)
+    x, y = StorageRef(torch.ones(1)), StorageRef(torch.ones(1))
+    assert addresses.captured(first, [x], sys._getframe(), ()) == [0]
+    device.allocated_at = lambda _: addresses.ended(first) or {}  # type: ignore[method-assign]
+    assert addresses.captured(second, [x, y], sys._getframe(), ()) == [0, 1]
+    assert addresses.captured(second, [x, y], sys._getframe(), ()) == [0, 1]
+
+
+def test_a_pool_may_end_while_the_memory_of_a_graph_is_looked_for(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs: list[Graph] = []
+
+    class Segments(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            graphs.clear()  # as the garbage collector does
+            return iter(())
+
+    pools = ((0, number) for number in range(1, 4))
+    monkeypatch.setattr(Graph, "pool", lambda _: next(pools))
+    monkeypatch.setattr(Device, "pool_segments", lambda *_: Segments())
+    for _ in range(2):
+        graphs.append(captured())
+    last = captured()
+    assert not recorded.ledger().lost, last

@@ -73,6 +73,7 @@ def synchronize() -> None:
     which the program may have to call."""
     while not all(each.done() for each in _started):
         sleep(_PAUSE)
+    _started.clear()  # they keep the tensors
 
 
 def _works(output: Any) -> list[Any]:

@@ -161,14 +161,14 @@ def grids():
 def experts():
     """Each rank has a batch of its own, and chooses its graph; captured in another order."""
     slots = torch.zeros(2 * world, device="cuda")
-    x, graphs, sums = torch.ones(4, device="cuda"), {}, {}
+    x, graphs, sums, inputs = torch.ones(4, device="cuda"), {}, {}, []
 
     def exchange(size):
         slots[:size].copy_(x[:size])
         dist.all_to_all_single(torch.empty_like(slots), slots)
 
     for size in (1, 2, 4) if rank % 2 else (4, 2, 1):
-        y = torch.ones(size, device="cuda")
+        inputs.append(y := torch.ones(size, device="cuda"))
         graphs[size], _ = capture(lambda size=size: exchange(size))
         sums[size], _ = capture(lambda y=y: dist.all_reduce(y))
     for step in range(4):

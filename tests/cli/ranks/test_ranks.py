@@ -16,12 +16,23 @@ from typing import Any
 import msgspec
 import pytest
 
+from cgtool.analysis.ledger import merge_folder
+from cgtool.analysis.ledger_findings import ledger_findings
 from cgtool.analysis.ranks.differences import differences_of
 from cgtool.analysis.ranks.rank import calls_of, ranks_of, ranks_text
+from cgtool.analysis.ranks.report import rank_findings
 from cgtool.findings import page
 from cgtool.model import capture_file
-from cgtool.model.capture import Capture
-from cgtool.model.journal import LOG, process_files
+from cgtool.model.capture import Capture, Frame
+from cgtool.model.journal import (
+    LOG,
+    Began,
+    Capturing,
+    Command,
+    JournalWriter,
+    Stacks,
+    process_files,
+)
 from cgtool.model.ledger import COMPILE, Ledger
 
 HERE = Path(__file__).parent
@@ -44,7 +55,9 @@ DIFFERENCES = {
 
 
 def command(*arguments: object, ranks: int, program: Sequence[object]) -> list[str]:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    # Standalone: others may have the port that PyTorch takes before 2.13.
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun += ["--nproc-per-node", str(ranks)]
     cgtool = [sys.executable, "-m", "cgtool", "run", "--device", "simulated"]
     return [*cgtool, *map(str, arguments), "--", *torchrun, *map(str, program)]
 
@@ -139,6 +152,7 @@ def test_the_first_difference_is_named(scenario: str, divergent) -> None:
 
 
 def test_correct_programs_have_no_differences(correct: Capture) -> None:
+    assert {each.code for each in ledger_findings(correct)} == {"graph-never-replayed"}
     ranks = ranks_of([correct])
     assert [rank.number for rank in ranks] == [0, 1, 2, 3]
     assert differences_of(ranks) == ()
@@ -309,6 +323,21 @@ def test_a_hang_is_reported_while_the_program_goes_on(scenario: str, tmp_path: P
     saved = capture_file.read(tmp_path / "hang.cgt")
     stacks = [each.stacks for each in ledger_of(saved).processes if each.rank is not None]
     assert all(stacks)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_wait_before_a_capture_is_reported_unless_it_ends(goes_on: bool, tmp_path: Path) -> None:
+    frames = (Frame("engine.py", 12, "warm_up"),)
+    for rank in range(2):
+        waits = ("MainThread",) * (rank == 0)
+        stacks = Stacks(0, (("MainThread", frames),), 0, waits)
+        began = Began(0, 1, 0, (), forked=False, rank=rank, world_size=2)
+        writer = JournalWriter(tmp_path, f"{rank}-1")
+        writer.append(began, stacks)
+        if goes_on:
+            writer.append(Capturing(1, 0, "capture", "", None, frames, "MainThread", "global"))
+    findings = list(rank_findings(merge_folder(Command((), 0), tmp_path)))
+    assert [each.code for each in findings] == ["capture-waits-for-nccl"] * (not goes_on)
 
 
 def test_a_first_collective_in_a_capture_is_named(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from cgtool.torch_compat.allocator import PoolSegment
 
 _POOLS_READ = 32
-"""How many pools that end before the process are read."""
+"""How many pools that end before the process are read: a program may make one for each step."""
 
 
 class _Graph(GraphReplays):

@@ -681,10 +681,10 @@ class Journal(NamedTuple):
         with self.log.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             while head := file.read(_LENGTH.size):
+                if not any(head):  # also of a few bytes, where the disk was full
+                    return
                 try:
                     (length,) = _LENGTH.unpack(head)
-                    if length == 0:
-                        return
                     if len(data := file.read(min(length, size))) < length:
                         raise ValueError("truncated")
                     yield decoder.decode(data)

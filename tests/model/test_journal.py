@@ -48,6 +48,14 @@ def small_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.parametrize("room", range(9))
+def test_a_log_that_ends_with_the_room(room: int, tmp_path: Path) -> None:
+    JournalWriter(tmp_path, "1-1").append(Lost("first"))
+    log = tmp_path / "1-1.log"
+    log.write_bytes(log.read_bytes().rstrip(b"\0") + bytes(room))
+    assert reasons(tmp_path) == ["first"]
+
+
 @pytest.mark.usefixtures("small_files")
 def test_where_no_memory_can_be_mapped_records_are_written_while_there_is_room(
     tmp_path: Path,

@@ -47,8 +47,6 @@ from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder.costs import Before, CaptureCosts
 from cgtool.recorder.later import Later
 from cgtool.recorder.recorded_device import GiveWay, RecordedDevice, Watch
-from cgtool.torch_compat.inductor import CompiledFunction
-from cgtool.torch_compat.patches import Patches
 
 _now = clock.perf_counter_ns
 _BEGINS = 5_000_000_000
@@ -162,22 +160,10 @@ class Expected(NamedTuple):
 class Captures:
     """Writes the captures of this process to its journal."""
 
-    def __init__(
-        self,
-        device: RecordedDevice,
-        journal: JournalWriter,
-        patches: Patches,
-        refused: Callable[[Any, Exception], None],
-        not_followed: Callable[[Any], None],
-        expected: Callable[[Any], None],
-        compiled: Callable[[Callable[[], CompiledFunction | None]], None],
-    ) -> None:
-        """The functions: as of ``CaptureCosts``."""
+    def __init__(self, device: RecordedDevice, journal: JournalWriter, costs: CaptureCosts) -> None:
         self._device = device
         self._journal = journal
-        self._costs = CaptureCosts(
-            patches, refused, not_followed, self.is_capturing, expected, compiled
-        )
+        self._costs = costs
         self._later = Later(self._is_busy)
         self._is_prepared = self._is_over = False
         self._frames = FrameTable()
@@ -202,10 +188,6 @@ class Captures:
     def is_capturing(self, thread: int) -> bool:
         """Whether a capture of this thread's is in progress."""
         return any(capture.ident == thread for capture in self._in_progress)
-
-    def entering(self) -> list[str]:
-        """The names of the threads that wait in ``torch.cuda.graph`` before a capture."""
-        return self._costs.entering()
 
     @property
     def are_in_progress(self) -> bool:

@@ -36,6 +36,7 @@ from cgtool.recorder import notes
 from cgtool.recorder.adapters import ADAPTERS, follow_engine
 from cgtool.recorder.addresses import NO_LOOK, Addresses, Changes
 from cgtool.recorder.captures import Capture, Captures, Expected, Start
+from cgtool.recorder.costs import CaptureCosts
 from cgtool.recorder.eager_steps import EagerSteps
 from cgtool.recorder.events import Events
 from cgtool.recorder.note_counters import NoteCounters, kept_of, take_noted
@@ -87,15 +88,15 @@ class Recorder(Subscriber[_Graph]):
         self._patches = patches
         weak.hide(patches)
         self._events = Events(device, self.journal, self._changes)
-        self._captures = Captures(
-            device,
-            self.journal,
+        self._costs = CaptureCosts(
             patches,
             self.refused_before,
             self.not_followed,
+            self._is_capturing,
             self.expected,
             self._events.compiled,
         )
+        self._captures = Captures(device, self.journal, self._costs)
         self._not_followed = set[type]()
         self._notes = NoteCounters(self.journal)
         self._addresses = Addresses(device, self.journal, patches)
@@ -112,6 +113,9 @@ class Recorder(Subscriber[_Graph]):
         notes.listen(self._events.add)
         for adapter in ADAPTERS:
             follow_engine(adapter, patches, self.journal.lost)
+
+    def _is_capturing(self, thread: int) -> bool:
+        return self._captures.is_capturing(thread)
 
     def _changes(self) -> Changes:
         changes = NO_LOOK
@@ -142,9 +146,7 @@ class Recorder(Subscriber[_Graph]):
         """Write the stacks of the process when ``cgtool run`` asks for them."""
         from cgtool.recorder.watchdog import watch_for_hangs
 
-        self._watch_for_hangs = partial(
-            watch_for_hangs, folder, self.journal, self._captures.entering
-        )
+        self._watch_for_hangs = partial(watch_for_hangs, folder, self.journal, self._costs.entering)
         self._watch_for_hangs()
 
     @property

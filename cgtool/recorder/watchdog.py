@@ -27,7 +27,7 @@ def watch_for_hangs(
     folder: Path, journal: JournalWriter, entering: Callable[[], Sequence[str]]
 ) -> None:
     """Start the thread, which is not one of ``threading``'s; again in a process that was forked.
-    ``entering``: as of ``Captures``."""
+    ``entering``: as of ``CaptureCosts``."""
     with contextlib.suppress(RuntimeError):  # the process ends, or has too many
         _thread.start_new_thread(_watch, (folder / STACKS_WANTED, journal, entering))
 

@@ -105,8 +105,9 @@ class Labels:
         where = [word for word in (op, file_line(place.line)) if word]
         joined = " · ".join(where)
         rows = [joined] if len(joined) <= ROW else where
-        measure = _list([entry for entry in attributes if entry.field.shown == "box"])
-        rows += wrap(visible(measure), ROW, max_lines=3, placeholder=" …")
+        measure = visible(_list([each for each in attributes if each.field.shown == "box"]))
+        is_short = len(measure) <= ROW  # most are, and `wrap` is slow
+        rows += [measure] if is_short else wrap(measure, ROW, max_lines=3, placeholder=" …")
         rows += [f"runs {self.capture.graphs[body].name}" for body in node.body]
         if place.annotations:
             rows.append(f"[{' › '.join(place.annotations)}]")

@@ -625,7 +625,7 @@ def _named(capture: Capture) -> Iterator[Graph]:
     ]
     total, before = Counter(names), Counter[tuple[int, str]]()
     for at, name in enumerate(names):
-        # What it is called or a size alone tells most graphs apart.
+        # A key or a size is enough for most graphs.
         is_enough = total[name] == 1 and bool(entries[at].key or at in sizes)
         text = name[1] if is_enough else f"{name[1]} {before[name]}"
         before[name] += 1

@@ -75,7 +75,7 @@ class UsedMemory:
     name: str
     """Empty if no name leads to it."""
     kind: str
-    """As of ``MemoryRow``."""
+    """As of ``LedgerMemory``; ``unknown`` if no name leads to it."""
     address: int
     bytes: int
     reads: tuple[int, ...]

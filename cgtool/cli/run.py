@@ -183,8 +183,15 @@ def run(
         command = Command(tuple(shown), time.time_ns(), str(Path.cwd()))
         folder = new_folder(target, command)
         try:
-            flags = "yes" * times, "yes" * step, str(ready_after or ""), "yes" * bool(watchdog)
-            settings = Settings(str(HOME), str(folder), device or "", *flags)
+            settings = Settings(
+                home=str(HOME),
+                folder=str(folder),
+                device=device or "",
+                times="yes" * times,
+                step="yes" * step,
+                ready_after=str(ready_after or ""),
+                watchdog="yes" * bool(watchdog),
+            )
             meanwhile = partial(follow, folder, command, progress, watchdog)
             status, wall_ns = run_program(arguments, settings, pattern, meanwhile)
         except CgtoolError:

@@ -176,7 +176,7 @@ class Captures:
         self._lock = threading.RLock()
         self._preparing = threading.RLock()
         """Held while what captures need is imported."""
-        self._has_captured = self._has_entered = False
+        self._has_captured = False
         self._in_progress: list[Capture] = []
         self._beginning: dict[int, int] = {}
         """When a capture was about to begin, by thread, until it has."""
@@ -284,8 +284,7 @@ class Captures:
 
     def expect(self, beginning: Beginning) -> Expected:
         """A capture is about to begin."""
-        if not self._has_entered:
-            self._has_entered = True
+        if not self._has_captured:
             self._journal.append(Entering(clock.time_ns()))
         self._prepare_now()
         compiled = beginning.owner == COMPILE

@@ -5,8 +5,8 @@ node does is what `diff` compares (kernel, grid, block, shared memory, bytes), n
 from (op, line, module, stream), and no address. On the simulated device, whose nodes are ops, it is
 the op and its outputs.
 
-The order of lines must not depend on the order in which nodes were created. So nodes are told apart
-by what they do, and then by the nodes before and after them, again and again (color refinement).
+The order of lines must not depend on the order in which nodes were created. So it follows from what
+nodes do, and then from the nodes before and after them, again and again (color refinement).
 What is alike in all that is interchangeable in graphs of programs, as equal branches of a fork are:
 any of them comes first. In theory regular graphs have nodes that are alike and not interchangeable,
 so their text may depend on the order of creation; equal texts always are equal graphs.

@@ -474,7 +474,7 @@ def merge_folder(
     command: Command,
     folder: Path,
     *,
-    wall_ns: int = 0,
+    wall_ns: int | None = None,
     status: int | None = None,
     created: str = "",
     moments: Moments | None = None,
@@ -492,12 +492,13 @@ def merge(
     lost: Iterable[str] = (),
     ready: Ready | None = None,
     moments: Moments | None = None,
-    wall_ns: int = 0,
+    wall_ns: int | None = None,
     status: int | None = None,
     created: str = "",
 ) -> Capture:
     """Journals as one capture. ``lost``: why some processes left none. ``ready``: when the output
-    of the program has matched ``--ready-output``."""
+    of the program has matched ``--ready-output``. ``wall_ns``: None until the last moment that is
+    known."""
     tables = _Tables()
     processes: list[_ProcessLedger] = []
     reasons = list(lost)
@@ -577,7 +578,7 @@ def merge(
         ),
         ledger=Ledger(
             command=command.command,
-            wall_ns=wall_ns,
+            wall_ns=_last_moment(processes) if wall_ns is None else wall_ns,
             exit_status=status,
             processes=tuple(each.process for each in processes if each.process is not None),
             graphs=tuple(entries),
@@ -603,6 +604,17 @@ def merge(
         ),
     )
     return msgspec.structs.replace(capture, graphs=tuple(_named(capture)))
+
+
+def _last_moment(processes: Iterable[_ProcessLedger]) -> int:
+    """From the start of the command (ns): the end of a process, a replay or a capture."""
+    moments = [0]
+    for each in processes:
+        if each.process is not None:
+            moments.append(each.process.ended_ns or 0)
+        moments += (graph.began_ns for graph in each.graphs.values())
+        moments += (graph.last_replay_ns or 0 for graph in each.graphs.values())
+    return max(moments)
 
 
 def _streams(graphs: Sequence[Graph]) -> Iterator[Stream]:

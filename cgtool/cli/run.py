@@ -173,8 +173,7 @@ def run(
     if unfinished is not None:
         command, status = unfinished, None
         target = output or Path(f"{folder.name.strip('.')}.cgt")
-        last_change_ns = max(path.stat().st_mtime_ns for path in folder.iterdir())
-        wall_ns = max(0, last_change_ns - command.started_ns)
+        wall_ns = None
     else:
         shown, arguments = _command(program)
         target = output or _default_file(program)

@@ -43,6 +43,7 @@ from cgtool.observe.captured_calls import CapturedCalls
 from cgtool.observe.frames import Chains, frames_of
 from cgtool.observe.graphs import GraphFollower, Subscriber
 from cgtool.observe.ops import UNKNOWN, OpRecorder
+from cgtool.observe.tensors import tensors_in
 from cgtool.recorder import notes
 from cgtool.recorder.replays import GraphReplays, counted_replay
 from cgtool.torch_compat import op_key, op_watch
@@ -1037,7 +1038,13 @@ def test_collectives_are_noted_alike(native, position):
     """In C++ and in Python: the op is recorded, and its arguments are read before it runs."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     x, seen, names = torch.ones(4), [], []
-    op_key.note_collectives(lambda op, *given: seen.append((op.name(), *given)))
+
+    def note(op, args, kwargs):
+        # Not the arguments themselves: PyTorch's `ScriptObject` that is the last to hold a process
+        # group joins gloo's thread with the GIL, which that thread may be waiting for.
+        seen.append((op.name(), [each.tolist() for each in tensors_in((args, kwargs))]))
+
+    op_key.note_collectives(note)
     try:
         for make in (recording._Recorder, lambda each: recording._NativeRecorder(each, native)):
             recorder = make(Chains())
@@ -1056,6 +1063,4 @@ def test_collectives_are_noted_alike(native, position):
     assert names[0][:2] == ["c10d::allreduce_"] * 2
     half = len(seen) // 2
     assert [each[0] for each in seen[:half]] == [each[0] for each in seen[half:]]
-    name, args, _ = seen[0]
-    assert name == "c10d::allreduce_"
-    assert args[0][0].tolist() == [2.0] * 4
+    assert seen[0] == ("c10d::allreduce_", [[2.0] * 4])

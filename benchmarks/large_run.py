@@ -27,7 +27,8 @@ from offline_100k import CGTOOL, best_of, measure  # noqa: E402
 
 from cgtool.model.capture import Contents, Environment, Node  # noqa: E402
 from cgtool.model.finding import Finding  # noqa: E402
-from cgtool.model.journal import Began, Command, JournalWriter, new_folder  # noqa: E402
+from cgtool.model.journal import Command, JournalWriter, new_folder  # noqa: E402
+from cgtool.model.records import Began  # noqa: E402
 from tests.builders import huge  # noqa: E402
 
 REPLAYS = 1_000_000

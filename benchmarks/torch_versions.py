@@ -33,7 +33,13 @@ PARTS = {
     "tests": (
         "tests/torch_compat", "tests/observe", "tests/program", "tests/simulated",
         "tests/detectors", "tests/verify", "tests/worker", "tests/devices", "tests/corpus",
-        "tests/cli/test_run.py", "tests/cli/test_run_hostile.py",
+        "tests/recapture",
+    ),
+    "programs": (
+        "tests/recorder", "tests/cuda", "tests/cli/ranks", "tests/cli/test_run.py",
+        "tests/cli/test_run_hostile.py", "tests/cli/test_events.py", "tests/cli/test_debug.py",
+        "tests/cli/test_steady_state.py", "tests/pytest_plugin", "tests/test_dead_addresses.py",
+        "tests/test_rewritten_weights.py", "tests/test_stepped_programs.py",
     ),
 }  # fmt: skip
 """By the column of the table. The other tests run no PyTorch, or are about texts and options."""

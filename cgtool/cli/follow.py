@@ -13,14 +13,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from cgtool.model.journal import (
-    STACKS_WANTED,
-    Capturing,
-    Command,
-    Counters,
-    Entering,
-    read_journals,
-)
+from cgtool.model.journal import STACKS_WANTED, Command, Counters, read_journals
+from cgtool.model.records import Capturing, Entering
 
 _FIRST_PAUSE_NS = 50_000_000
 """Between two moments of a program that has just begun."""

@@ -24,13 +24,7 @@ from cgtool.model import capture_file
 from cgtool.model.capture import Capture, created_now
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import free_name, is_dir, is_file, version_of
-from cgtool.model.journal import (
-    COMMAND,
-    LOG,
-    Command,
-    new_folder,
-    process_files,
-)
+from cgtool.model.journal import COMMAND, LOG, Command, new_folder, process_files
 from cgtool.model.ledger import READY, Event, Ledger
 from cgtool.model.program import Settings
 from cgtool.model.sources import with_sources

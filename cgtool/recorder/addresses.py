@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from cgtool.model import clock
-from cgtool.model.journal import JournalWriter, MemoryBack, MemoryGone, MemoryUsed
+from cgtool.model.journal import JournalWriter
+from cgtool.model.records import MemoryBack, MemoryGone, MemoryUsed
 from cgtool.observe.frames import Chain, call_user, frames_of
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder.recorded_device import MemoryLife, RecordedDevice

@@ -21,18 +21,18 @@ from cgtool.model import clock
 from cgtool.model.capture import Contents, Environment, Frames
 from cgtool.model.collector import CollectorPaused
 from cgtool.model.finding import Finding
-from cgtool.model.journal import (
+from cgtool.model.journal import JournalWriter
+from cgtool.model.ledger import CALLABLES, COMPILE, Collective, MemoryUse
+from cgtool.model.records import (
     Captured,
     Capturing,
     Entering,
     GraphRead,
-    JournalWriter,
     Machine,
     NeedsRecorder,
     Ranked,
     Tables,
 )
-from cgtool.model.ledger import CALLABLES, COMPILE, Collective, MemoryUse
 from cgtool.observe.frames import (
     Chain,
     FrameTable,

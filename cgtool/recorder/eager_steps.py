@@ -15,7 +15,8 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from cgtool.model import clock
-from cgtool.model.journal import CallOfCode, JournalWriter, StepCaptured, StepRan
+from cgtool.model.journal import JournalWriter
+from cgtool.model.records import CallOfCode, StepCaptured, StepRan
 from cgtool.observe.captured_calls import (
     CapturedCalls,
     CodeCall,

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable
 
 from cgtool.model import clock
-from cgtool.model.journal import Compiled, Happened, JournalWriter
+from cgtool.model.journal import JournalWriter
 from cgtool.model.ledger import READY
+from cgtool.model.records import Compiled, Happened
 from cgtool.observe.frames import frames_of
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder import notes

@@ -8,7 +8,8 @@ from _thread import get_ident
 from collections.abc import Callable
 from typing import Any
 
-from cgtool.model.journal import COUNTER, JournalWriter, Noted, StepRan
+from cgtool.model.journal import COUNTER, JournalWriter
+from cgtool.model.records import Noted, StepRan
 from cgtool.model.schema import MAX_MEASURE, MAX_TEXT
 from cgtool.observe.waiting import waiting_thread
 from cgtool.recorder.notes import Values, pending

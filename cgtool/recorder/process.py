@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 
 from cgtool.model import clock
-from cgtool.model.journal import Began, JournalWriter, Lost
+from cgtool.model.journal import JournalWriter
 from cgtool.model.program import Settings
+from cgtool.model.records import Began, Lost
 from cgtool.recorder.captures import error_text
 from cgtool.recorder.recorded_device import RecordedDevice
 from cgtool.recorder.recorder import Recorder

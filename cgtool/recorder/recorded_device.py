@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from cgtool.model.capture import Contents, Environment, Frame, Function
 from cgtool.model.finding import Finding
-from cgtool.model.journal import Allocated, JournalWriter
+from cgtool.model.journal import JournalWriter
+from cgtool.model.records import Allocated
 from cgtool.torch_compat.patches import Patches
 
 TYPE_CHECKING = False

@@ -19,16 +19,9 @@ from types import CodeType
 from typing import Any
 
 from cgtool.model import clock
-from cgtool.model.journal import (
-    Finished,
-    GraphEnded,
-    JournalWriter,
-    Lost,
-    Pools,
-    Skipped,
-    Unseen,
-)
+from cgtool.model.journal import JournalWriter
 from cgtool.model.ledger import COMPILE
+from cgtool.model.records import Finished, GraphEnded, Lost, Pools, Skipped, Unseen
 from cgtool.observe.captured_calls import CapturedCalls
 from cgtool.observe.frames import call_user, frames_of_other_threads
 from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber, replaying_class

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from cgtool.model import clock
-from cgtool.model.journal import COUNTER, RING, JournalWriter, Replayed
+from cgtool.model.journal import COUNTER, RING, JournalWriter
+from cgtool.model.records import Replayed
 from cgtool.observe.frames import Chain, SiteKey, frames_of, key_of
 from cgtool.observe.waiting import chain_or_waiting
 from cgtool.recorder import notes

@@ -11,8 +11,9 @@ from cgtool.analysis.ledger import merge
 from cgtool.analysis.ledger_findings import node_faults
 from cgtool.analysis.reports import place_of
 from cgtool.devices.stepping import StepFailedError
-from cgtool.model.journal import Command, JournalWriter, NodeFailed, Stepped
+from cgtool.model.journal import Command, JournalWriter
 from cgtool.model.ledger import NodeFailure
+from cgtool.model.records import NodeFailed, Stepped
 from cgtool.program.boundary import first_line
 from cgtool.recorder.captures import Captures
 from cgtool.recorder.recorded_device import RecordedDevice, SteppedGraph

@@ -16,7 +16,8 @@ from time import sleep  # as it is before the program replaces it
 
 from cgtool.model import clock
 from cgtool.model.capture import Frame
-from cgtool.model.journal import STACKS_WANTED, JournalWriter, Stacks
+from cgtool.model.journal import STACKS_WANTED, JournalWriter
+from cgtool.model.records import Stacks
 from cgtool.observe.frames import chain_of, frames_of, frames_of_other_threads
 
 _PAUSE = 0.2

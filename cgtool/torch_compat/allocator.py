@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cgtool.model.journal import PoolSizes
+from cgtool.model.records import PoolSizes
 
 SMALL_REQUEST = 1 << 20
 """The largest request, in bytes, that the caching allocator serves from its small segments

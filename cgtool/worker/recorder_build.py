@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import cgtool
-from cgtool.model.journal import Machine, NeedsRecorder, read_journals
+from cgtool.model.journal import read_journals
+from cgtool.model.records import Machine, NeedsRecorder
 
 SCRIPT = Path(cgtool.__file__).parent / "torch_compat" / "op_watch.py"
 

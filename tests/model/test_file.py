@@ -18,8 +18,9 @@ from cgtool.model.capture import SCHEMA_VERSION, Capture
 from cgtool.model.capture_file import read, read_raw, write
 from cgtool.model.failure import CgtoolError
 from cgtool.model.files import atomic
-from cgtool.model.journal import GraphEnded, Journal, JournalWriter, Lost, Unseen
+from cgtool.model.journal import Journal, JournalWriter
 from cgtool.model.ledger import LedgerGraph
+from cgtool.model.records import GraphEnded, Lost, Unseen
 from tests.builders import hostile, nested, program, small
 from tests.strategies import captures
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from cgtool.model import journal as journal_module
-from cgtool.model.journal import Journal, JournalWriter, Lost, Skipped, read_journals
+from cgtool.model.journal import Journal, JournalWriter, read_journals
+from cgtool.model.records import Lost, Skipped
 
 
 def reasons(folder: Path) -> list[str]:

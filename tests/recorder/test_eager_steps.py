@@ -14,7 +14,8 @@ import pytest
 import torch
 import torch._dynamo
 
-from cgtool.model.journal import JournalWriter, StepRan
+from cgtool.model.journal import JournalWriter
+from cgtool.model.records import StepRan
 from cgtool.observe import captured_calls
 from cgtool.recorder.eager_steps import EagerSteps
 from cgtool.recorder.note_counters import NoteCounters

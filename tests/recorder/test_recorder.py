@@ -24,8 +24,9 @@ from torch._dynamo.utils import counters
 import cgtool
 from cgtool.analysis.ledger import merge
 from cgtool.model.capture import Caveat, Contents, Environment, Frame
-from cgtool.model.journal import Began, Command, JournalWriter, NeedsRecorder, read_journals
+from cgtool.model.journal import Command, JournalWriter, read_journals
 from cgtool.model.ledger import COMPILE, RESET, UNSEEN, Ledger, LedgerGraph
+from cgtool.model.records import Began, NeedsRecorder
 from cgtool.recorder.addresses import Addresses
 from cgtool.recorder.notes import note
 from cgtool.recorder.recorder import Recorder

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cgtool.model.capture import Environment
-from cgtool.model.journal import Began, JournalWriter, Machine, NeedsRecorder
+from cgtool.model.journal import JournalWriter
+from cgtool.model.records import Began, Machine, NeedsRecorder
 from cgtool.torch_compat import op_watch
 from cgtool.worker.recorder_build import RecorderBuild
 

@@ -16,7 +16,7 @@ import torch
 
 from cgtool.model import clock
 from cgtool.model.capture import Frame
-from cgtool.model.journal import Allocated
+from cgtool.model.records import Allocated
 from cgtool.observe.frames import is_internal_file
 from cgtool.torch_compat.allocator import lists_memory, memory_segments
 from cgtool.torch_compat.private import (

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from cgtool.devices.cuda.recording import Captures
     from cgtool.devices.cuda.replay_times import ReplayTimes
     from cgtool.devices.cuda.steps import CudaSteppedGraph
-    from cgtool.model.journal import Allocated, JournalWriter
+    from cgtool.model.journal import JournalWriter
+    from cgtool.model.records import Allocated
     from cgtool.observe.origins import OriginTable
     from cgtool.torch_compat.allocator import PoolSegment
     from cgtool.torch_compat.storages import StorageRef

@@ -23,7 +23,7 @@ from cgtool.devices.values import values_of
 from cgtool.model import clock
 from cgtool.model.capture import Contents, Environment, Frame, Function
 from cgtool.model.finding import Finding
-from cgtool.model.journal import Allocated
+from cgtool.model.records import Allocated
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Chain, chain_of, frames_of

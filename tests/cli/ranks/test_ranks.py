@@ -24,16 +24,9 @@ from cgtool.analysis.ranks.report import rank_findings
 from cgtool.findings import page
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture, Frame
-from cgtool.model.journal import (
-    LOG,
-    Began,
-    Capturing,
-    Command,
-    JournalWriter,
-    Stacks,
-    process_files,
-)
+from cgtool.model.journal import LOG, Command, JournalWriter, process_files
 from cgtool.model.ledger import COMPILE, Ledger
+from cgtool.model.records import Began, Capturing, Stacks
 
 HERE = Path(__file__).parent
 REPLACE = msgspec.structs.replace

@@ -1,19 +1,17 @@
-"""The captures of a process: what each was spent on, what it holds, and why one failed."""
+"""The captures of a process, in its journal: what each was spent on, and what it holds."""
 
 from __future__ import annotations
 
 import _thread
 import contextlib
-import gc
 import inspect
-import os
 import sys
 import threading
 from _thread import get_ident
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -22,7 +20,7 @@ from cgtool.model.capture import Contents, Environment, Frames
 from cgtool.model.collector import CollectorPaused
 from cgtool.model.finding import Finding
 from cgtool.model.journal import JournalWriter
-from cgtool.model.ledger import CALLABLES, COMPILE, Collective, MemoryUse
+from cgtool.model.ledger import CALLABLES, COMPILE
 from cgtool.model.records import (
     Captured,
     Capturing,
@@ -38,15 +36,23 @@ from cgtool.observe.frames import (
     FrameTable,
     caller_of_cgtool,
     callers,
-    exception_frames,
     frames_of,
     package_part,
 )
 from cgtool.observe.graphs import GRAPHS, Beginning
 from cgtool.observe.waiting import chain_or_waiting
+from cgtool.recorder.capture import Capture, Expected, Start
+from cgtool.recorder.capture_failure import (
+    diagnosis_of,
+    error_text,
+    first_line,
+    has_unknown_cause,
+    leave_out_our_frames,
+    program_error,
+)
 from cgtool.recorder.costs import Before, CaptureCosts
 from cgtool.recorder.later import Later
-from cgtool.recorder.recorded_device import GiveWay, RecordedDevice, Watch
+from cgtool.recorder.recorded_device import GiveWay, RecordedDevice
 
 _now = clock.perf_counter_ns
 _BEGINS = 5_000_000_000
@@ -55,106 +61,6 @@ _BEGINS = 5_000_000_000
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgtool.observe.origins import OriginTable
-    from cgtool.torch_compat.allocator import PoolSegment
-    from cgtool.torch_compat.storages import StorageRef
-
-
-class Start(NamedTuple):
-    """The process, just before a capture."""
-
-    before: Before
-    reserved_bytes: int | None = None
-    time_ns: int = 0
-
-
-class Capture:
-    """A capture, of the thread that makes this object."""
-
-    number: int
-    start: Start
-    begin_ns: int
-    """When it began."""
-
-    def __init__(self, watch: Watch, chain: Chain, is_capturing: Callable[[int], bool]) -> None:
-        """``is_capturing``: whether a thread captures."""
-        self.ident = get_ident()
-        self.overlaps = False
-        """Another capture was in progress meanwhile."""
-        self.chain = chain
-        """The calls that lead to it; empty if PyTorch captures for the program."""
-        self.nested: Frames = ()
-        """The line that began another capture inside it, first of all, and its callers."""
-        self.is_left = False
-        """Its code has raised out of ``torch.cuda.graph``, and not in an ``except`` of its own."""
-        self.captures: Chain = ()
-        """Captures without functions that are over at its end, if there are such."""
-        self.thread = threading.current_thread().name
-        self.watch = watch
-        self.free_bytes: int | None = None
-        """Free memory just before the end of the capture, which instantiates the graph."""
-        self.contents: Callable[[GiveWay], Contents] | None = None
-        """Reads the part of its contents that must be read before its end."""
-        self.segments: Sequence[PoolSegment] = ()
-        """Those of its pool, after it."""
-        self.memory: Sequence[int] = ()
-        """The numbers of ``storages``."""
-        self.read_ns = self.end_ns = 0
-        """When its code had run, and when ``capture_end`` was called."""
-        self.stream: int | None = None
-        """The handle of the stream that captures."""
-        self.collectives: list[tuple[Collective, int]] = []
-        """With their sizes."""
-        self.collector_ns = 0
-        self._collecting = 0
-        self._is_capturing = is_capturing
-        self._ended_before = set(map(id, _ended_threads()))
-
-    def begin(self, number: int, start: Start, graph: Any) -> None:
-        """It has begun."""
-        self.number, self.start = number, start
-        self.watch.begin(graph)
-        gc.callbacks.append(self._collects)
-        self.begin_ns = self.read_ns = self.end_ns = _now()
-
-    def _collects(self, phase: str, _info: dict[str, Any]) -> None:
-        if phase == "start":
-            # All wait for a collection, but that of another capture belongs to that one.
-            here = get_ident()
-            is_mine = here == self.ident or not self._is_capturing(here)
-            self._collecting = _now() if is_mine else 0
-        elif self._collecting:
-            self.collector_ns += _now() - self._collecting
-
-    def ended_threads(self) -> list[threading.Thread]:
-        """Threads that have ended since it began."""
-        return [thread for thread in _ended_threads() if id(thread) not in self._ended_before]
-
-    def read(self) -> None:
-        self.contents = self.watch.read()
-
-    def storages(self) -> Sequence[StorageRef]:
-        """See ``Watch.storages``."""
-        return self.watch.storages() if self.contents is not None else ()
-
-    def uses(self) -> tuple[MemoryUse, ...]:
-        """What it does with the memory of these."""
-        return tuple(
-            MemoryUse(number, *nodes)
-            for number, nodes in zip(self.memory, self.watch.uses(), strict=True)
-            if any(nodes)
-        )
-
-    def stop(self) -> None:
-        gc.callbacks.remove(self._collects)
-        self.watch.stop()
-
-
-class Expected(NamedTuple):
-    """A capture that is about to begin: what it needs."""
-
-    capture: Capture
-    frames: Frames
-    """The line that begins it, and its callers."""
 
 
 class Captures:
@@ -328,8 +234,8 @@ class Captures:
         for outer in (each for each in self._in_progress if each.ident == here):
             phase = BEGIN_INSIDE
             outer.nested = outer.nested or frames_of(beginning.chain)
-        diagnosis = _diagnosis(error, (), [each.thread for each in self._in_progress], phase)
-        self._journal.append(Captured(number, failure=_first_line(error), diagnosis=diagnosis))
+        diagnosis = diagnosis_of(error, (), [each.thread for each in self._in_progress], phase)
+        self._journal.append(Captured(number, failure=first_line(error), diagnosis=diagnosis))
 
     def _write_beginning(self, number: int, beginning: Beginning, frames: Frames) -> None:
         with self._lock:
@@ -363,7 +269,7 @@ class Captures:
         if raised is not None:
             code = caller_of_cgtool(frame)
             capture.is_left = code is not None and package_part(code.co_filename) == GRAPHS
-            _leave_out_our_frames(raised)
+            leave_out_our_frames(raised)
         capture.free_bytes = self._device.free_bytes()
         capture.end_ns = _now()
 
@@ -409,13 +315,13 @@ class Captures:
     ) -> tuple[str, Finding | None]:
         """Why a capture failed, as text and as a finding."""
         others = self._costs.others_entering(capture.start.time_ns)
-        diagnosis = _diagnosis(error, capture.ended_threads(), others, nested=capture.nested)
-        if diagnosis is not None and _has_unknown_cause(diagnosis):
+        diagnosis = diagnosis_of(error, capture.ended_threads(), others, nested=capture.nested)
+        if diagnosis is not None and has_unknown_cause(diagnosis):
             with self._journal.protected():
                 diagnosis = capture.watch.with_cause(diagnosis)
         if diagnosis is None and is_raised:
-            diagnosis = _own_exception(error)
-        return _first_line(error) if diagnosis else error_text(error), diagnosis
+            diagnosis = program_error(error)
+        return first_line(error) if diagnosis else error_text(error), diagnosis
 
     def _over(
         self,
@@ -521,82 +427,5 @@ def _is_daemonic() -> bool:
     return process is not None and process.current_process().daemon
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".split("\n")[0]
-
-
-def error_text(error: BaseException) -> str:
-    """``ValueError: no weights at model.py:12``"""
-    place = _place(error)
-    return _first_line(error) + (f" at {place}" if place else "")
-
-
-def _place(error: BaseException) -> str | None:
-    """The user's line that raised an error: ``model.py:12``; None if that is not known."""
-    frames = exception_frames(error)
-    return f"{os.path.basename(frames[0].file)}:{frames[0].line}" if frames else None  # noqa: PTH119
-
-
-def _ended_threads() -> list[threading.Thread]:
-    """Threads that have ended but are still referenced, from a list that Python keeps."""
-    known = getattr(threading, "_dangling", ())
-    if len(known) <= threading.active_count():
-        return []
-    return [thread for thread in list(known) if thread.ident is not None and not thread.is_alive()]
-
-
 def _growth(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None else max(after - before, 0)
-
-
-def _leave_out_our_frames(error: BaseException) -> None:
-    """Remove cgtool's frames, which are around the ops of a capture, from a traceback."""
-    before = error.__traceback__
-    while before is not None:
-        following = before.tb_next
-        while following is not None and _is_ours(following.tb_frame.f_code.co_filename):
-            following = following.tb_next
-        before.tb_next = following
-        before = following
-
-
-def _is_ours(file: str) -> bool:
-    return package_part(file).startswith("/cgtool/")
-
-
-def _diagnosis(
-    raised: BaseException,
-    ended: Sequence[threading.Thread],
-    capturing: Sequence[str],
-    phase: str = "capture",
-    nested: Frames = (),
-) -> Finding | None:
-    """The meaning of the error that ended a capture, at the line that raised it, or that began
-    another capture inside it (``nested``); None if it is not about the capture."""
-    # Slow to import, and most programs never need it.
-    from cgtool.detectors.capture_errors import API_ORDER_MISUSE, explain
-
-    with contextlib.suppress(Exception):  # methods of the user's exception may raise
-        finding = explain(raised, phase, ended, capturing, has_nested=bool(nested))
-        if finding is not None:
-            is_nested = bool(nested) and finding.code == API_ORDER_MISUSE
-            frames = nested if is_nested else exception_frames(raised)
-            return msgspec.structs.replace(finding, frames=frames)
-    return None
-
-
-def _has_unknown_cause(diagnosis: Finding) -> bool:
-    """Whether the error tells only that some call has ended the capture."""
-    from cgtool.detectors.capture_errors import FINALIZER_IN_CAPTURE
-
-    return diagnosis.code == FINALIZER_IN_CAPTURE
-
-
-def _own_exception(raised: BaseException) -> Finding | None:
-    """The finding behind an exception that has another cause; None if it asks the program to
-    end."""
-    from cgtool.detectors.capture_errors import own_exception
-
-    if not isinstance(raised, Exception):
-        return None
-    return msgspec.structs.replace(own_exception(raised), frames=exception_frames(raised))

@@ -16,7 +16,7 @@ from cgtool.model import clock
 from cgtool.model.journal import JournalWriter
 from cgtool.model.program import Settings
 from cgtool.model.records import Began, Lost
-from cgtool.recorder.captures import error_text
+from cgtool.recorder.capture_failure import error_text
 from cgtool.recorder.recorded_device import RecordedDevice
 from cgtool.recorder.recorder import Recorder
 from cgtool.torch_compat.patches import Patches

@@ -28,7 +28,8 @@ from cgtool.observe.graphs import Beginning, GraphFollower, Subscriber, replayin
 from cgtool.recorder import notes
 from cgtool.recorder.adapters import ADAPTERS, follow_engine
 from cgtool.recorder.addresses import NO_LOOK, Addresses, Changes
-from cgtool.recorder.captures import Capture, Captures, Expected, Start
+from cgtool.recorder.capture import Capture, Expected, Start
+from cgtool.recorder.captures import Captures
 from cgtool.recorder.costs import CaptureCosts
 from cgtool.recorder.eager_steps import EagerSteps
 from cgtool.recorder.events import Events

@@ -48,10 +48,11 @@ OWN = """
 cgtool.devices cgtool.devices.cuda cgtool.devices.cuda.recorded_device
 cgtool.model.capture cgtool.model.files cgtool.model.finding cgtool.model.failure
 cgtool.model.journal cgtool.model.ledger cgtool.model.measurements cgtool.model.notebook
-cgtool.model.schema
+cgtool.model.records cgtool.model.schema
 cgtool.observe cgtool.observe.frames cgtool.observe.generated cgtool.observe.graphs
 cgtool.observe.waiting
-cgtool.recorder.adapters cgtool.recorder.addresses cgtool.recorder.captures cgtool.recorder.costs
+cgtool.recorder.adapters cgtool.recorder.addresses cgtool.recorder.capture
+cgtool.recorder.capture_failure cgtool.recorder.captures cgtool.recorder.costs
 cgtool.recorder.eager_steps cgtool.recorder.events cgtool.recorder.later
 cgtool.observe.captured_calls
 cgtool.recorder.note_counters cgtool.recorder.notes cgtool.recorder.process

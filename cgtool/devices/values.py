@@ -118,7 +118,7 @@ def _row(wide: torch.Tensor, words: torch.Tensor, at: int) -> torch.Tensor:
         torch.cat((wide.where(finite, math.inf), none)).min(),
         torch.cat((wide.where(finite, -math.inf), -none)).max(),
         kept.sum(),
-        kept.dot(kept),
+        (kept * kept).sum(),
         (wide == 0).sum().double(),
         wide.isnan().sum().double(),
         wide.isinf().sum().double(),

@@ -182,12 +182,12 @@ def shown_after(page, command, printed=None):
     return block.splitlines()
 
 
-def printed_by(*arguments, cwd=ROOT):
-    """Both outputs of cgtool at 80 columns, spaces at the ends of lines left out."""
+def printed_by(*arguments, cwd=ROOT, columns=80):
+    """Both outputs of cgtool, spaces at the ends of lines left out."""
     done = subprocess.run(
         [sys.executable, "-m", "cgtool.cli.app", *arguments],
         cwd=cwd,
-        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1"},
+        env={**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -309,7 +309,7 @@ def test_a_finding_reports_each_change_of_the_page_on_entries(tmp_path, change, 
     assert code in [finding["code"] for finding in json.loads(done.stdout)["findings"]]
 
 
-DEBUG = ROOT / "docs" / "debug.md"
+DEBUG, ENGINES = ROOT / "docs" / "debug.md", ROOT / "docs" / "engines.md"
 BUGS = {
     "engine": ("self.length += 1", "self.length += torch.arange(4, device='cuda') < 3"),
     "experts": ("if len(x) > 16:", "if True:"),
@@ -318,9 +318,10 @@ BUGS = {
 """What is wrong, and right, in the programs of the page on debugging."""
 
 
-def test_code_in_the_page_on_debugging_is_that_of_the_samples():
-    blocks = re.findall(r"^```python from=(\S+)\n(.*?)^```", DEBUG.read_text(), re.M | re.S)
-    assert len(blocks) == 3
+@pytest.mark.parametrize(("page", "programs"), [(DEBUG, 3), (ENGINES, 1)])
+def test_code_in_a_page_on_bugs_is_that_of_the_samples(page, programs):
+    blocks = re.findall(r"^```python from=(\S+)\n(.*?)^```", page.read_text(), re.M | re.S)
+    assert len(blocks) == programs
     for file, block in blocks:
         assert block == (ROOT / file).read_text(), file
 
@@ -346,3 +347,27 @@ def test_what_the_page_on_debugging_finds(name, tmp_path):
         if expected:
             line = findings[0].get("line") or findings[0]["frames"][0][1]
             assert f"{name}.py:{line} in" in DEBUG.read_text()
+
+
+def timeless(lines):
+    """Words of the lines without times, and without what Python 3.11 cannot record."""
+    left_out = r"^$|\d (ns|us|ms|s)\b"
+    if sys.version_info < (3, 12):
+        left_out += "|^Eager|^code |ran eagerly|batch > 32"
+    words = (" ".join(line.replace("─", "").split()) for line in lines)
+    return [line for line in words if not re.search(left_out, line)]
+
+
+def test_the_page_on_engines_shows_what_the_commands_print(tmp_path):
+    server, wrong = tmp_path / "server.py", (ROOT / "samples" / "bugs" / "server.py").read_text()
+    right = wrong.replace(", assign=True", "").replace("SIZES[:4]", "SIZES")
+    server.write_text(wrong)
+    *commands, last = re.findall(r"^\$ (cgtool .*)$", ENGINES.read_text(), re.M)
+    assert [each.split()[1] for each in commands] == ["run", "gate", "pools"]
+    for command in [*commands, last]:
+        if command == last:
+            server.write_text(right)
+        lines = printed_by(*command.split()[1:], cwd=tmp_path, columns=100)
+        assert timeless(shown_after("docs/engines.md", command, lines)) == timeless(lines)
+    gate = run_cgtool(*commands[1].split()[1:], cwd=tmp_path)
+    assert gate.returncode == 0, gate.stdout

@@ -190,12 +190,11 @@ def stale_findings(capture: Capture) -> Iterator[Finding]:
         replays = sum(entry.stale_replays([use.memory for _, use in uses]) for entry in entries)
         frames = _frames(capture, memories[0].frames)
         given_back = _GIVEN_BACK[how] if frames else f"was {how}"
-        graphs = count_text(len(entries), "graph")
-        verb = "uses" if len(entries) == 1 else "use"
+        were, which = ("was", "it uses") if len(entries) == 1 else ("were", "they use")
         yield Finding(
             INPUT_FREED_BEFORE_REPLAY,
-            f"memory that {graphs} {verb} {given_back}, and "
-            f"{count_text(replays, 'replay')} followed: {_named(memories)}",
+            f"{count_text(len(entries), 'graph')} {were} replayed {count_text(replays, 'time')} "
+            f"after memory that {which} {given_back}: {_named(memories)}",
             frames or _replaying(capture, entries[0]),
             phase="replay",
             fix=fix,

@@ -109,6 +109,13 @@ struct Settings {
   const py::function look;
 };
 
+// Null without a GPU, where a PyTorch that is built with CUDA would raise.
+const c10::impl::DeviceGuardImplInterface* device_guard() {
+  if (!c10::impl::hasDeviceGuardImpl(DeviceType::CUDA)) return nullptr;
+  auto guard = c10::impl::getDeviceGuardImpl(DeviceType::CUDA);
+  return guard->deviceCount() > 0 ? guard : nullptr;
+}
+
 class Log {
  public:
   // `within`: the frame, or None, that runs the capture; those outside it are looked at once. Modules
@@ -116,8 +123,7 @@ class Log {
   Log(std::shared_ptr<Settings> settings, int device, const py::object& within)
       : settings_(std::move(settings)),
         device_(DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)),
-        guard_(c10::impl::hasDeviceGuardImpl(DeviceType::CUDA)
-                   ? c10::impl::getDeviceGuardImpl(DeviceType::CUDA) : nullptr),
+        guard_(device_guard()),
         home_(PyThread_get_thread_ident()), next_sequence_(at::sequence_number::peek()) {
     walk(nullptr);
     for (Site& site : sites_) {
@@ -473,7 +479,7 @@ class Log {
   }
 
   void* current_stream() {
-    if (guard_ == nullptr) return asked_stream();  // there is no CUDA
+    if (guard_ == nullptr) return asked_stream();  // there is no GPU
     auto [known, is_new] = streams_.try_emplace(guard_->getStream(device_).id(), nullptr);
     if (is_new) known->second = asked_stream();
     return known->second;

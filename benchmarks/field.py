@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -178,8 +179,8 @@ def matches(finding: dict[str, Any], true: dict[str, str]) -> bool:
     )
 
 
-def judge(program: Program, outcome: Outcome, findings: list[dict[str, Any]]) -> None:
-    """Sort the findings of `check` into true and false ones."""
+def judge(program: Program, outcome: Outcome, findings: Sequence[dict[str, Any]]) -> None:
+    """Sort the findings of `check` or of `run` into true and false ones."""
     for finding in findings:
         kept = {key: finding.get(key) for key in ("code", "severity", "reason", "evidence")}
         kept["at"] = location(finding)
@@ -223,9 +224,7 @@ def measure(program: Program, python: Path, device: str | None, limit_s: float) 
                 outcome.version = data["environment"]["torch"]
             judge(program, outcome, data["findings"])
         ledger = json.loads(ran.out[ran.out.index('{\n  "schema"') :]) if not ran.code else {}
-        for finding in ledger.get("findings", ()):
-            if finding["severity"] != "note":
-                outcome.false.append({**finding, "at": "run"})
+        judge(program, outcome, ledger.get("findings", ()))
         if ledger.get("simulated", device == "simulated"):
             outcome.program_s = ledger["wall_ns"] / 1e9 if ledger else None
         else:

@@ -257,6 +257,16 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def _not_found(error: BaseException | None) -> str | None:
+    """The module that an import did not find. Packages that import their parts when they are used
+    raise another error because of that, which names none."""
+    while isinstance(error, ImportError):
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            return error.name
+        error = error.__cause__
+    return None
+
+
 def load_error(
     who: str,
     error: BaseException,
@@ -287,8 +297,8 @@ def load_error(
         message += f": {lines[0]}"
     if why is None and len(lines) > 1 and not isinstance(error, SyntaxError):
         why = "\n".join(lines[1:_SHOWN_LINES])
-    if isinstance(error, ModuleNotFoundError) and fix is None:
-        fix = f"install it where cgtool runs, {sys.prefix}, or run cgtool from its folder"
+    if fix is None and (name := _not_found(error)):
+        fix = f"install {name} where cgtool runs, {sys.prefix}, or run cgtool from its folder"
     elif isinstance(error, torch.OutOfMemoryError):
         fix = "use a smaller model or batch, or a device with more free memory"
     return user_code(

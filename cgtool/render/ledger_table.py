@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cgtool.analysis.eager_steps import EagerRow
@@ -371,7 +371,8 @@ POOLS: Sequence[Column[ProgramPoolRow]] = (
     Column(
         "free",
         "free_bytes",
-        explanation="only a capture into this pool, on the same stream, can use it",
+        explanation="only a capture into this pool, on the same stream, can use it; if no graph "
+        "is left, it is given back when caches are emptied",
     ),
     Column("streams", priority=1, explanation="streams that it was allocated for"),
     Column(
@@ -465,17 +466,12 @@ GRAPH_MEMORY: Sequence[Column[GraphMemoryRow]] = (
 def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
     """The memory pools of a program's graphs."""
     screen = Screen(simulated=report.simulated, explain=explain)
-    reserved = sum(row.reserved_bytes for row in report.pools)
-    free = sum(row.free_bytes for row in report.pools)
-    screen.line(
-        f"{count_text(len(report.pools), 'pool')} with {bytes_text(reserved)}, of which only later "
-        f"captures can use {bytes_text(free)}"
-        if report.pools
-        else "no pool memory was read"
+    sentence = "; ".join(_pool_sums(report.pools)) or (
+        "no pool memory was read"
         if report.unread_pools
-        else "no pool existed when a graph or a process ended",
-        "bold",
+        else "no pool existed when a graph or a process ended"
     )
+    screen.line(sentence, "bold")
     screen.line(_run(report), "dim")
     screen.table("Pools", POOLS, report.pools)
     screen.table("Memory by graph", GRAPH_MEMORY, report.graph_memory, name="graphs")
@@ -484,6 +480,21 @@ def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
     screen.table(_ADDRESSES, ADDRESSES, report.memory, name="addresses")
     _notes(screen, report, _unread(report.unread_pools))
     return screen
+
+
+def _pool_sums(pools: Sequence[ProgramPoolRow]) -> Iterator[str]:
+    """Only pools that graphs keep were there at one time, the end of their process."""
+    kept = [row for row in pools if row.graphs_left]
+    ended = [row.reserved_bytes for row in pools if not row.graphs_left]
+    if kept:
+        reserved = bytes_text(sum(row.reserved_bytes for row in kept))
+        free = bytes_text(sum(row.free_bytes for row in kept))
+        count = count_text(len(kept), "pool")
+        yield f"{count} with {reserved}, of which only later captures can use {free}"
+    if ended:
+        count = count_text(len(ended), "pool")
+        largest = ", the largest" if len(ended) > 1 else ""
+        yield f"{count} whose graphs had ended{largest} with {bytes_text(max(ended))}"
 
 
 def render_times(report: LedgerReport, *, rows: int = 0, explain: bool = False) -> Screen:

@@ -222,6 +222,21 @@ def test_what_the_simulated_device_has_not_is_one_sentence(tmp_path: Path) -> No
     assert failure.frames[0].line == 3
 
 
+def test_a_tensor_at_an_address_has_no_counterpart(tmp_path: Path) -> None:
+    call = "torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata({}, None)"
+    failure = _failure(tmp_path, f"import torch\n\n{call}\n").failure
+    assert "has no counterpart on the simulated device" in failure.message
+    assert failure.frames[0].line == 3
+
+
+def test_what_was_found_before_a_refusal_is_not_its_code(tmp_path: Path) -> None:
+    """The command shows the findings of a failure of this phase as what was found before."""
+    refused = "torch.cuda.cudart().cudaHostRegister(0, 8, 0)"
+    failure = _failure(tmp_path, f"{_CAPTURE}print(y.sum().item())\n{refused}\n").failure
+    assert [each.code for each in failure.findings] == ["capture-does-not-execute"]
+    assert failure.phase == "script"
+
+
 _MATRIX = """import torch
 a = torch.randn(64, 64, device="cuda")
 def capture():

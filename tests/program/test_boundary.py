@@ -215,3 +215,12 @@ def test_the_first_error_of_a_capture_counts_and_no_handled_one():
 
     assert str(innermost(raised(unwinds))) == "first"
     assert str(innermost(raised(handles))) == "second"
+
+
+def test_what_is_to_be_installed_is_what_was_not_found():
+    """Packages that import their parts when they are used hide it behind an error of their own."""
+    hidden = ModuleNotFoundError("could not import Model")
+    assert boundary.load_error("model.py", hidden).failure.fix is None
+    hidden.__cause__ = ModuleNotFoundError("No module named 'part'", name="part")
+    fix = boundary.load_error("model.py", hidden).failure.fix
+    assert fix is not None and fix.startswith("install part where cgtool runs")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from msgspec import structs
 
@@ -10,7 +12,7 @@ from cgtool.model.capture import Frame
 from cgtool.model.ledger import LedgerGraph
 from cgtool.render import ledger_table
 from tests.builders import program, serving, timed_serving
-from tests.render.test_tables import compare
+from tests.render.test_tables import compare, text_of
 
 
 def many_lines():
@@ -82,6 +84,18 @@ def test_the_rows_that_are_not_shown_are_one():
 def test_the_pools_of_a_program(width):
     report = ledger_report(timed_serving())
     compare("ledger-pools", ledger_table.render_pools(report, explain=True), width)
+
+
+def test_pools_that_no_graph_keeps_are_not_added_up():
+    """Each was read when its last graph ended; the next capture gives their memory back."""
+    report = ledger_report(timed_serving())
+    (kept,) = (row for row in report.pools if row.graphs_left)
+    (ended,) = (row for row in report.pools if not row.graphs_left)
+    screen = ledger_table.render_pools(replace(report, pools=(ended, kept, ended)))
+    assert text_of(screen, 160).splitlines()[0] == (
+        "1 pool with 62.0 MiB, of which only later captures can use 22.0 MiB; "
+        "2 pools whose graphs had ended, the largest with 182 MiB"
+    )
 
 
 def test_memory_of_captures_at_once_is_marked():

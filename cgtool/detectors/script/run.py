@@ -204,7 +204,9 @@ def run(
         except CgtoolError as error:
             failure = error.failure
             kept = (*failure.findings, *findings.all())
-            raise CgtoolError(replace(failure, findings=kept)) from None
+            # The first finding is the cause only if the failure has brought it.
+            phase = failure.phase if failure.findings else "script"
+            raise CgtoolError(replace(failure, phase=phase, findings=kept)) from None
         except BaseException as error:
             ended = (_ended(path, error, errors),)
         ended += tuple(starmap(_thread_ended, script.failed_threads))

@@ -190,7 +190,16 @@ def accelerator_bindings(device: DeviceModel) -> dict[str, Callable[..., Any]]:
 
 def others(device: DeviceModel) -> dict[str, Callable[..., Any]]:
     """By their names in ``torch._C``, without an underscore."""
-    return {"graph_pool_handle": device.new_pool, **_answers(_OTHER_ANSWERS)}
+    at_address = "construct_CUDA_Tensor_From_Storage_And_Metadata"
+    return {
+        "graph_pool_handle": device.new_pool,
+        at_address: _unsupported(
+            f"torch._C._{at_address}()",
+            "keep the tensor, or run on a machine with a GPU",
+            "it makes a tensor at an address without owning the memory",
+        ),
+        **_answers(_OTHER_ANSWERS),
+    }
 
 
 def get_properties(_index: int) -> type[_Properties]:

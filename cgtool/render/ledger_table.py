@@ -493,8 +493,8 @@ def _pool_sums(pools: Sequence[ProgramPoolRow]) -> Iterator[str]:
         yield f"{count} with {reserved}, of which only later captures can use {free}"
     if ended:
         count = count_text(len(ended), "pool")
-        largest = ", the largest" if len(ended) > 1 else ""
-        yield f"{count} whose graphs had ended{largest} with {bytes_text(max(ended))}"
+        largest = ", the largest" if len(ended) > 1 else ","
+        yield f"{count} that no graph keeps any more{largest} with {bytes_text(max(ended))}"
 
 
 def render_times(report: LedgerReport, *, rows: int = 0, explain: bool = False) -> Screen:

@@ -94,7 +94,7 @@ def test_pools_that_no_graph_keeps_are_not_added_up():
     screen = ledger_table.render_pools(replace(report, pools=(ended, kept, ended)))
     assert text_of(screen, 160).splitlines()[0] == (
         "1 pool with 62.0 MiB, of which only later captures can use 22.0 MiB; "
-        "2 pools whose graphs had ended, the largest with 182 MiB"
+        "2 pools that no graph keeps any more, the largest with 182 MiB"
     )
 
 

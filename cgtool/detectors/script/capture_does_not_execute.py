@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import NamedTuple
 
 import torch
 
@@ -15,7 +16,7 @@ from cgtool.observe.ops import OpCall
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, Op, WatchedGraph
 from cgtool.observe.tensors import key_of
-from cgtool.torch_compat.storages import Layout
+from cgtool.torch_compat.storages import Layout, StorageRef
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
 
@@ -110,47 +111,76 @@ class NotRun(Detector):
         )
 
 
+class _Early(NamedTuple):
+    """Eager code has read an output of a graph before its first replay."""
+
+    graph: WatchedGraph
+    read_at: Frames
+    made_at: Frames
+
+
 class EarlyReads(Detector):
-    """Outputs of graphs that eager code reads before the first replay."""
+    """Outputs of graphs that eager code reads before the first replay, if the host sees what it
+    makes of them, or a replay reads that. Eager code between the captures of pieces reads them only
+    to get memory for its results, and runs again at each replay."""
 
     phase = "replay"
 
     def start(self) -> None:
-        self._early: defaultdict[tuple[int, str], set[Frames]] = defaultdict(set)
-        """Where an output was read before the first replay, by its key and the name of the op."""
+        self._early: dict[int, _Early] = {}
+        """By key of the memory that was made of an output: in ``ObservedScript.early``."""
 
-    def on_op_captured(self, event: events.OpCaptured) -> None:
-        # A captured op did the same before, too early: that was its warm-up, which is harmless.
-        for tensor in event.op.read if self._early else ():
-            for frames in self._early.pop((key_of(tensor) or 0, event.op.name), ()):
-                self.findings.drop(CAPTURE_DOES_NOT_EXECUTE, frames)
+    def on_eager_op(self, event: events.EagerOp | events.ResultUsed) -> None:
+        early = next(filter(None, map(self._early_of, _reads(event.op))), None)
+        for tensor in (*event.op.made(event.result), *event.op.written):
+            key = key_of(tensor)
+            if early is None:
+                self._forget(key)
+            elif key is not None:
+                self._early[key] = early
+                self.script.early[key] = StorageRef(tensor)
 
-    def on_eager_op(self, event: events.EagerOp) -> None:
-        for tensor in event.op.read:
-            self._look_at(tensor, event.op.name)
+    on_result_used = on_eager_op
+
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
+        for key, use in event.graph.external.items() if self._early else ():
+            early = self._early.get(key)
+            if early is not None and not use.first_is_write:
+                self._report(early)
+            if use.written:
+                self._forget(key)
 
     def on_host_waited(self, event: events.HostWaited) -> None:
-        if event.tensor is not None:
-            self._look_at(event.tensor, event.call)
+        early = None if event.tensor is None else self._early_of(event.tensor)
+        if early is not None:
+            self._report(early)
 
-    def _look_at(self, tensor: torch.Tensor, call: str) -> None:
+    def _forget(self, key: int | None) -> None:
+        if key is not None and self._early.pop(key, None) is not None:
+            del self.script.early[key]
+
+    def _early_of(self, tensor: torch.Tensor) -> _Early | None:
+        known = self._early.get(key_of(tensor) or 0)
         buffer = self.script.buffers.find(tensor)
-        if buffer is None:
-            return
+        if known is not None or buffer is None:
+            return known
         for graph in self.script.replayable():
             if graph.replays == 0 and _is_result(graph, buffer):
-                self._early[buffer.key, call].add(self.script.place())
                 use = graph.external.get(buffer.key)
                 made_by = buffer.allocated_by or (use and use.call)
                 made_at = frames_of(made_by.chain) if made_by else ()
-                self.report(
-                    CAPTURE_DOES_NOT_EXECUTE,
-                    f"an output of {graph.name} is read before its first replay; a capture runs "
-                    "nothing",
-                    evidence=tuple(f"computed at {made.short}" for made in made_at[:1]),
-                    graphs=(graph,),
-                )
-                return
+                return _Early(graph, self.script.place(), made_at)
+        return None
+
+    def _report(self, early: _Early) -> None:
+        self.report(
+            CAPTURE_DOES_NOT_EXECUTE,
+            f"an output of {early.graph.name} is read before its first replay; a capture runs "
+            "nothing",
+            early.read_at,
+            evidence=tuple(f"computed at {made.short}" for made in early.made_at[:1]),
+            graphs=(early.graph,),
+        )
 
 
 def _is_result(graph: WatchedGraph, buffer: Buffer) -> bool:

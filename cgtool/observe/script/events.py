@@ -188,7 +188,7 @@ class EagerOp(NamedTuple):
 
 
 class ResultUsed(NamedTuple):
-    """An op outside captures has touched one of ``ObservedScript.results``."""
+    """An op outside captures has touched one of ``ObservedScript.results`` or ``early``."""
 
     op: Op
     result: Any

@@ -198,7 +198,9 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         self.not_run_again: dict[int, str] = {}
         """Why that of others was not, by number."""
         self.results = EagerResults()
-        """Whose ops are published as ``ResultUsed``."""
+        """Whose ops are published as ``ResultUsed``, like those of the next."""
+        self.early: dict[int, StorageRef] = {}
+        """By key: what eager ops have made of outputs that no replay has computed."""
         self.unread = Unread()
 
     def chain(self) -> Chain:
@@ -431,7 +433,7 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         if self.closed or self.capture is not None or not len(self.buffers):
             return
         op = Op(None, func, op_name(func), args, kwargs)
-        if len(self.results) and any(map(self.results.find, op.tensors)):
+        if self._uses_results(op):
             self.publish(events.ResultUsed(op, result))
         if any(map(self.buffers.find, op.tensors)):
             self.publish(events.EagerOp(op, result))
@@ -450,6 +452,11 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
             self.host_waited(op.name, next(tensors_in(args), None))
         elif (copied := op.copied(result)) is not None:
             self._copied(op, *copied)
+
+    def _uses_results(self, op: Op) -> bool:
+        return (len(self.results) > 0 and any(map(self.results.find, op.tensors))) or (
+            len(self.early) > 0 and any(key_of(tensor) in self.early for tensor in op.tensors)
+        )
 
     def _copied(self, op: Op, source: torch.Tensor, target: torch.Tensor) -> None:
         """The host waits for a copy to its memory, unless that is pinned and it need not wait."""

@@ -76,6 +76,8 @@ class DeviceModel(CaptureInProgress):
         self.memory: RecordedOwners = RecordedOwners()
         self.uncompiled: tuple[Caveat, ...] = ()
         """A note, if captured code calls code of ``torch.compile``."""
+        self._constants: list[torch.Tensor] = []
+        """Of compiled code, which keeps them."""
         self.differences: dict[str, Caveat] = {}
         """By code: what a GPU would run instead of captured ops."""
 
@@ -102,6 +104,14 @@ class DeviceModel(CaptureInProgress):
         """A GPU may run another op than the one that runs next."""
         if self.capturing:
             self.differences[caveat.code] = caveat
+
+    def constant(self, made: torch.Tensor) -> torch.Tensor:
+        """What the running code gets for a tensor that it makes of numbers: in compiled code, each
+        replay writes the numbers."""
+        if not (self.capturing and self.is_compiled):
+            return made
+        self._constants.append(made)
+        return made.detach().clone().requires_grad_(made.requires_grad)
 
     def note_compiled(self) -> None:
         """Code of ``torch.compile`` is called."""

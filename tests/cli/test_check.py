@@ -252,6 +252,59 @@ def test_every_table_says_that_compiled_code_ran_eagerly(tmp_path):
         assert unwrapped(done.stdout).count(EAGERLY) == 1, arguments
 
 
+COMPILED_DIFFERENTLY = """\
+import torch
+from torch.distributions import Normal
+@torch.compile
+def f(x):
+    return Normal(x, torch.tensor([0.1, 1.0], device=x.device)).rsample() * x.new_tensor(2.0)
+x = torch.zeros(2, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = f(x)
+graph.replay()
+"""
+
+
+def test_what_a_compiler_changes_is_no_finding(tmp_path):
+    # torch.compile switches the checks of distributions off, and numbers become constants.
+    done = check(tmp_path, COMPILED_DIFFERENTLY, target="model.py")
+    assert (done.returncode, "no findings" in done.stdout) == (0, True), done.stdout
+    eagerly = check(
+        tmp_path, COMPILED_DIFFERENTLY.replace("@torch.compile\n", ""), target="model.py"
+    )
+    assert "h2d-tensor-from-python" in eagerly.stdout
+    disabled = COMPILED_DIFFERENTLY.replace("compile", "compile(disable=True)", 1)
+    assert "h2d-tensor-from-python" in check(tmp_path, disabled, target="model.py").stdout
+
+
+ACTOR_AND_CRITIC = """\
+import torch
+actor, critic = (torch.ones(2, device="cuda", requires_grad=True) for _ in range(2))
+optimizers = [torch.optim.SGD([w], lr=0.1) for w in (critic, actor)]
+losses = lambda: critic.square().sum(), lambda: (actor * critic).sum()
+graphs = [torch.cuda.CUDAGraph() for _ in losses]
+for graph, loss, optimizer in zip(graphs, losses, optimizers):
+    optimizer.zero_grad()
+    with torch.cuda.graph(graph):
+        loss().backward()
+for _ in range(4):
+    for graph, optimizer in zip(graphs, optimizers):
+        graph.replay()
+        optimizer.step()
+"""
+
+
+def test_what_another_replay_overwrites_does_not_add_up(tmp_path):
+    # The backward of the actor adds to gradients that the next replay of the critic overwrites.
+    done = check(tmp_path, ACTOR_AND_CRITIC, target="model.py")
+    assert (done.returncode, "no findings" in done.stdout) == (0, True), done.stdout
+    keeps = "critic.grad = torch.zeros_like(critic)\nfor graph, loss"
+    adds = ACTOR_AND_CRITIC.replace("    optimizer.zero_grad()\n", "")
+    done = check(tmp_path, adds.replace("for graph, loss", keeps), target="model.py")
+    assert "gradient-accumulation-mismatch" in done.stdout
+
+
 def test_an_optimizer_that_has_no_option_is_not_told_to_set_it(tmp_path):
     done = check(tmp_path, REFUSED, "--format", "json", target="model.py:adafactor")
     fixes = [

@@ -105,13 +105,17 @@ class DeviceModel(CaptureInProgress):
         if self.capturing:
             self.differences[caveat.code] = caveat
 
-    def constant(self, made: torch.Tensor) -> torch.Tensor:
-        """What the running code gets for a tensor that it makes of numbers: in compiled code, each
-        replay writes the numbers."""
+    def constant(self, made: torch.Tensor, data: Any) -> torch.Tensor:
+        """What the running code gets for a tensor ``made`` of numbers: in compiled code, each
+        replay writes them."""
         if not (self.capturing and self.is_compiled):
             return made
         self._constants.append(made)
-        return made.detach().clone().requires_grad_(made.requires_grad)
+        if made.dim():
+            written = made.detach().clone()
+        else:
+            written = torch.full_like(made, data, requires_grad=False)
+        return written.requires_grad_(made.requires_grad)
 
     def note_compiled(self) -> None:
         """Code of ``torch.compile`` is called."""

@@ -197,7 +197,7 @@ def _make_from(
     with placement.inside(DEVICE):
         # Not None: `with torch.device("cuda")` would take its place.
         made = original(*args, **{**kwargs, "device": "cpu"})
-        return placement.device.constant(made) if is_python(data) else made
+        return placement.device.constant(made, data) if is_python(data) else made
 
 
 def _run_script(placement: Placement, original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -271,7 +271,7 @@ def _new_tensor(
     device: DeviceModel, original: Any, tensor: torch.Tensor, data: Any, **kwargs: Any
 ) -> Any:
     made = _make(original, tensor, data, **{"device": tensor.device, **kwargs})
-    return device.constant(made) if is_python(data) and not on_host(made) else made
+    return device.constant(made, data) if is_python(data) and not on_host(made) else made
 
 
 def _read_on_host(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -278,6 +278,50 @@ def test_what_a_compiler_changes_is_no_finding(tmp_path):
     assert "h2d-tensor-from-python" in check(tmp_path, disabled, target="model.py").stdout
 
 
+EXTERNAL_EVENTS = """\
+import torch
+x, y = (torch.zeros(8, device="cuda") for _ in range(2))
+out = torch.zeros(8, pin_memory=True)
+ready, done = (torch.cuda.Event(external=True) for _ in range(2))
+def step():
+    ready.wait()
+    y.copy_(x * 2)
+    out.copy_(y, non_blocking=True)
+    done.record()
+side = torch.cuda.Stream()
+ready.record(side)
+step()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    step()
+for number in range(4):
+    with torch.cuda.stream(side):
+        x.fill_(number)
+        ready.record()
+    graph.replay()
+    done.synchronize()
+    assert out[0] == 2 * number
+"""
+
+
+@pytest.mark.parametrize(
+    ("without", "found"),
+    [
+        ("X", 0),
+        ("        ready.record()\n", 1),
+        ("    done.synchronize()\n", 2),
+        ("    done.record()\n", 2),
+        ("    ready.wait()\n", 1),
+    ],
+)
+def test_external_events_order_each_replay(tmp_path, without, found):
+    done = check(
+        tmp_path, EXTERNAL_EVENTS.replace(without, ""), "--format", "json", target="model.py"
+    )
+    codes = [finding["code"] for finding in json.loads(done.stdout)["findings"]]
+    assert codes == ["unsynchronized-io"] * found, done.stdout
+
+
 ACTOR_AND_CRITIC = """\
 import torch
 actor, critic = (torch.ones(2, device="cuda", requires_grad=True) for _ in range(2))

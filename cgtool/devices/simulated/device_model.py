@@ -171,8 +171,9 @@ class Stream(Lane):
         self.owner.wait(self, stream.joined, stream.frontier, stream)
 
     def wait_event(self, event: Event) -> None:
-        # Waiting for an event that was not recorded does nothing.
-        if event.recorded:
+        # Waiting for an event that was not recorded does nothing, and the wait for an external one
+        # becomes a node, which belongs to no other stream.
+        if event.recorded and not event.external:
             self.owner.wait(self, event.joined, event.frontier, event.stream)
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -232,7 +233,8 @@ class Event:
     device = GPU
     recorded_ns = 0
 
-    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+    def __init__(self, *_args: Any, external: bool = False, **_kwargs: Any) -> None:
+        self.external = external
         self.recorded = False
         self.joined: int | None = None
         self.frontier: Frontier = frozenset()

@@ -322,6 +322,34 @@ def test_external_events_order_each_replay(tmp_path, without, found):
     assert codes == ["unsynchronized-io"] * found, done.stdout
 
 
+LOOP = """\
+import functools, torch
+x, out = torch.zeros(4, device="cuda"), torch.zeros(2, 4, device="cuda")
+def write(value):
+    out[0].copy_(x * value)
+def clear(part):
+    part.zero_()
+works = [functools.partial(write, number) for number in range(LENGTH)]
+works += [functools.partial(clear, out[number]) for number in range(2)]
+graphs = []
+for work in works:
+    work()
+    graphs.append(torch.cuda.CUDAGraph())
+    with torch.cuda.graph(graphs[-1]):
+        work()
+for number in range(8):
+    x.fill_(number)
+    graphs[-3].replay()
+"""
+
+
+@pytest.mark.parametrize("length", [2, 4])
+def test_a_name_of_a_loop_over_captures_has_the_value_of_its_capture(tmp_path, length):
+    # Only the first four graphs of a line are looked at.
+    done = check(tmp_path, LOOP.replace("LENGTH", f"{length}"), target="model.py")
+    assert (done.returncode, "no findings" in done.stdout) == (0, True), done.stdout
+
+
 ACTOR_AND_CRITIC = """\
 import torch
 actor, critic = (torch.ones(2, device="cuda", requires_grad=True) for _ in range(2))

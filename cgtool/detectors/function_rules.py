@@ -150,6 +150,9 @@ def refuse_from_python(region: CapturedRegion, args: Sequence[Any], kwargs: Kwar
     if isinstance(data, list | tuple) and not data:
         # Nothing is copied: copy_ of no elements returns at once (aten/src/ATen/native/Copy.cpp).
         return
+    if region.is_compiled and is_python(data):
+        # A constant of the compiled code: GraphLowering.get_attr (torch/_inductor/graph.py).
+        return
     if any(not on_host(tensor) for tensor in listed_tensors((data,))):
         # A tensor is copied on the device; of those in a list, each is read on the host.
         if not isinstance(data, torch.Tensor):
@@ -163,6 +166,13 @@ def refuse_from_python(region: CapturedRegion, args: Sequence[Any], kwargs: Kwar
     _refuse_copy(
         region, H2D_TENSOR_FROM_PYTHON, "creating a device tensor from Python or NumPy data"
     )
+
+
+def is_python(data: Any) -> bool:
+    """Whether ``data`` is a number, or lists of numbers."""
+    if isinstance(data, list | tuple):
+        return all(map(is_python, data))
+    return type(data) in (bool, int, float, complex)
 
 
 def note_pinning(region: CapturedRegion, op: str = "") -> None:

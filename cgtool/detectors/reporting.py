@@ -153,6 +153,7 @@ class _OfThread(threading.local):
     function: Any = None
     fills_mask = False
     is_refused = False
+    is_compiled = False
 
 
 def _of_thread(name: str) -> Any:
@@ -179,6 +180,8 @@ class CapturedRegion:
     """The running function is ``x[mask] = number``, which a GPU executes as a masked fill."""
     is_refused: bool = _of_thread("is_refused")
     """The running function is refused: what it calls is refused for no other reason."""
+    is_compiled: bool = _of_thread("is_compiled")
+    """A compiler would have compiled the running code."""
 
     def __init__(self) -> None:
         self.findings = FindingLog()

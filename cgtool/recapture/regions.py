@@ -99,6 +99,9 @@ class Regions:
     def _capture_began(self, event: events.CaptureBegan) -> None:
         graph = event.graph
         of_line = self._script.graphs_by_place()[graph.frames]
+        for known, captured in self._known.items():
+            if known.frames == graph.frames:
+                captured.region.note_captured_again()
         is_left = len(self._known) < _MOST_GRAPHS and len(of_line) <= _MOST_OF_LINE
         if not is_left:
             return
@@ -120,6 +123,9 @@ class Regions:
         self._block = self._ops = None
         if ops is None:
             return
+        if block is not None:
+            for other in self._known.values():
+                other.region.note_reused(block.used)
         try:
             region = region_of(block, graph.callable)
         except Gone as error:
@@ -127,8 +133,6 @@ class Regions:
             return
         if region is None:
             return
-        for other in self._known.values():
-            other.region.note_reused(region)
         iteration = Iteration(ops.ops, graph.record, ops.storages, ops.filled)
         self._known[graph] = Captured(graph, region, iteration, self._values, at_end_of(graph))
 

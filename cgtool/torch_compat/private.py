@@ -505,6 +505,10 @@ _IMPORTED_AS = {
     "_cuda_maybeExchangeDevice": "_maybe_exchange_device",
 }
 ACCELERATOR = _simulated("torch._C._get_accelerator", "torch.get_device_module() fails there")
+CHECKS_ARGUMENTS = _simulated(
+    "torch.distributions.Distribution._validate_args",
+    "distributions stay unchecked after a program that compiles",
+)
 
 
 def bindings(functions: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[Any, str, Any]]:

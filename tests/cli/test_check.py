@@ -252,6 +252,131 @@ def test_every_table_says_that_compiled_code_ran_eagerly(tmp_path):
         assert unwrapped(done.stdout).count(EAGERLY) == 1, arguments
 
 
+COMPILED_DIFFERENTLY = """\
+import torch
+from torch.distributions import Normal
+@torch.compile
+def f(x):
+    return Normal(x, torch.tensor([0.1, 1.0], device=x.device)).rsample() * x.new_tensor(2.0)
+x = torch.zeros(2, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = f(x)
+graph.replay()
+"""
+
+
+def test_what_a_compiler_changes_is_no_finding(tmp_path):
+    # torch.compile switches the checks of distributions off, and numbers become constants.
+    done = check(tmp_path, COMPILED_DIFFERENTLY, target="model.py")
+    assert (done.returncode, "no findings" in done.stdout) == (0, True), done.stdout
+    eagerly = check(
+        tmp_path, COMPILED_DIFFERENTLY.replace("@torch.compile\n", ""), target="model.py"
+    )
+    assert "h2d-tensor-from-python" in eagerly.stdout
+    disabled = COMPILED_DIFFERENTLY.replace("compile", "compile(disable=True)", 1)
+    assert "h2d-tensor-from-python" in check(tmp_path, disabled, target="model.py").stdout
+
+
+EXTERNAL_EVENTS = """\
+import torch
+x, y = (torch.zeros(8, device="cuda") for _ in range(2))
+out = torch.zeros(8, pin_memory=True)
+ready, done = (torch.cuda.Event(external=True) for _ in range(2))
+def step():
+    ready.wait()
+    y.copy_(x * 2)
+    out.copy_(y, non_blocking=True)
+    done.record()
+side = torch.cuda.Stream()
+ready.record(side)
+step()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    step()
+for number in range(4):
+    with torch.cuda.stream(side):
+        x.fill_(number)
+        ready.record()
+    graph.replay()
+    done.synchronize()
+    assert out[0] == 2 * number
+"""
+
+
+@pytest.mark.parametrize(
+    ("without", "found"),
+    [
+        ("X", 0),
+        ("        ready.record()\n", 1),
+        ("    done.synchronize()\n", 2),
+        ("    done.record()\n", 2),
+        ("    ready.wait()\n", 1),
+    ],
+)
+def test_external_events_order_each_replay(tmp_path, without, found):
+    done = check(
+        tmp_path, EXTERNAL_EVENTS.replace(without, ""), "--format", "json", target="model.py"
+    )
+    codes = [finding["code"] for finding in json.loads(done.stdout)["findings"]]
+    assert codes == ["unsynchronized-io"] * found, done.stdout
+
+
+LOOP = """\
+import functools, torch
+x, out = torch.zeros(4, device="cuda"), torch.zeros(2, 4, device="cuda")
+def write(value):
+    out[0].copy_(x * value)
+def clear(part):
+    part.zero_()
+works = [functools.partial(write, number) for number in range(LENGTH)]
+works += [functools.partial(clear, out[number]) for number in range(2)]
+graphs = []
+for work in works:
+    work()
+    graphs.append(torch.cuda.CUDAGraph())
+    with torch.cuda.graph(graphs[-1]):
+        work()
+for number in range(8):
+    x.fill_(number)
+    graphs[-3].replay()
+"""
+
+
+@pytest.mark.parametrize("length", [2, 4])
+def test_a_name_of_a_loop_over_captures_has_the_value_of_its_capture(tmp_path, length):
+    # Only the first four graphs of a line are looked at.
+    done = check(tmp_path, LOOP.replace("LENGTH", f"{length}"), target="model.py")
+    assert (done.returncode, "no findings" in done.stdout) == (0, True), done.stdout
+
+
+ACTOR_AND_CRITIC = """\
+import torch
+actor, critic = (torch.ones(2, device="cuda", requires_grad=True) for _ in range(2))
+optimizers = [torch.optim.SGD([w], lr=0.1) for w in (critic, actor)]
+losses = lambda: critic.square().sum(), lambda: (actor * critic).sum()
+graphs = [torch.cuda.CUDAGraph() for _ in losses]
+for graph, loss, optimizer in zip(graphs, losses, optimizers):
+    optimizer.zero_grad()
+    with torch.cuda.graph(graph):
+        loss().backward()
+for _ in range(4):
+    for graph, optimizer in zip(graphs, optimizers):
+        graph.replay()
+        optimizer.step()
+"""
+
+
+def test_what_another_replay_overwrites_does_not_add_up(tmp_path):
+    # The backward of the actor adds to gradients that the next replay of the critic overwrites.
+    done = check(tmp_path, ACTOR_AND_CRITIC, target="model.py")
+    assert (done.returncode, "no findings" in done.stdout) == (0, True), done.stdout
+    keeps = "critic.grad = torch.zeros_like(critic)\nfor graph, loss"
+    adds = ACTOR_AND_CRITIC.replace("    optimizer.zero_grad()\n", "")
+    done = check(tmp_path, adds.replace("for graph, loss", keeps), target="model.py")
+    assert "gradient-accumulation-mismatch" in done.stdout
+
+
 def test_an_optimizer_that_has_no_option_is_not_told_to_set_it(tmp_path):
     done = check(tmp_path, REFUSED, "--format", "json", target="model.py:adafactor")
     fixes = [

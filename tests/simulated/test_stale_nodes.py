@@ -47,3 +47,36 @@ def test_search_only_while_such_a_node_lives(tmp_path: Path, then: str, searches
     path = tmp_path / "script.py"
     path.write_text(_SCRIPT.format(then=then))
     assert in_fork(_searches, path, timeout=60) == searches
+
+
+_FORCES = """
+import torch
+
+weight, bias, other, x = (torch.randn(4, device="cuda", requires_grad=True) for _ in range(4))
+energy = (other * weight + bias).sum()
+stream = torch.cuda.Stream()
+stream.wait_stream(torch.cuda.current_stream())
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph, stream=stream):
+    forces = torch.autograd.grad((x * weight + bias).sum(), {inputs})
+graph.replay()
+"""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "codes"),
+    [
+        ("x", set()),
+        ("[torch.autograd.graph.get_gradient_edge(x)]", set()),
+        ("[x, weight]", {"accumulate-grad-default-stream"}),
+        (
+            "[torch.autograd.graph.get_gradient_edge(bias)]",
+            {"accumulate-grad-default-stream"},
+        ),
+    ],
+)
+def test_only_nodes_of_what_is_asked_for_run(tmp_path: Path, inputs: str, codes: set[str]) -> None:
+    # As in a force field: `energy` keeps the nodes of the weights, whose gradients nobody asks for.
+    path = tmp_path / "script.py"
+    path.write_text(_FORCES.format(inputs=inputs))
+    assert {code for code, _ in in_fork(check, path, timeout=60).findings} == codes

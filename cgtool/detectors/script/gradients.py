@@ -40,7 +40,7 @@ class _Gradient:
     """At the last eager step of the optimizer; 0 before the first."""
     replays_at_step: int = 0
     written: int = 0
-    """When the script last wrote it."""
+    """When the script, or a replay of another graph, last wrote it."""
     read: int = 0
     """When the script last read it."""
 
@@ -69,6 +69,13 @@ class Gradients(Detector):
                 if key in graph.allocated or (outside is not None and outside.written):
                     adds = outside is not None and not outside.first_is_write
                     self._gradients.append(_Gradient(graph, Weak(leaf), key, adds, use.written))
+
+    def on_replay_begins(self, event: events.ReplayBegins) -> None:
+        graph = event.graph
+        for gradient in self._gradients:
+            outside = graph.external.get(gradient.key)
+            if gradient.key in graph.allocated or (outside is not None and outside.first_is_write):
+                gradient.written = self.script.clock + 1
 
     def on_eager_op(self, event: events.EagerOp) -> None:
         self._look_for_sum_with_itself(event.op)

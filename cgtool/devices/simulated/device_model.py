@@ -76,6 +76,8 @@ class DeviceModel(CaptureInProgress):
         self.memory: RecordedOwners = RecordedOwners()
         self.uncompiled: tuple[Caveat, ...] = ()
         """A note, if captured code calls code of ``torch.compile``."""
+        self._constants: list[torch.Tensor] = []
+        """Of compiled code, which keeps them."""
         self.differences: dict[str, Caveat] = {}
         """By code: what a GPU would run instead of captured ops."""
 
@@ -102,6 +104,18 @@ class DeviceModel(CaptureInProgress):
         """A GPU may run another op than the one that runs next."""
         if self.capturing:
             self.differences[caveat.code] = caveat
+
+    def constant(self, made: torch.Tensor, data: Any) -> torch.Tensor:
+        """What the running code gets for a tensor ``made`` of numbers: in compiled code, each
+        replay writes them."""
+        if not (self.capturing and self.is_compiled):
+            return made
+        self._constants.append(made)
+        if made.dim():
+            written = made.detach().clone()
+        else:
+            written = torch.full_like(made, data, requires_grad=False)
+        return written.requires_grad_(made.requires_grad)
 
     def note_compiled(self) -> None:
         """Code of ``torch.compile`` is called."""
@@ -157,8 +171,9 @@ class Stream(Lane):
         self.owner.wait(self, stream.joined, stream.frontier, stream)
 
     def wait_event(self, event: Event) -> None:
-        # Waiting for an event that was not recorded does nothing.
-        if event.recorded:
+        # Waiting for an event that was not recorded does nothing, and the wait for an external one
+        # becomes a node, which belongs to no other stream.
+        if event.recorded and not event.external:
             self.owner.wait(self, event.joined, event.frontier, event.stream)
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -218,7 +233,8 @@ class Event:
     device = GPU
     recorded_ns = 0
 
-    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+    def __init__(self, *_args: Any, external: bool = False, **_kwargs: Any) -> None:
+        self.external = external
         self.recorded = False
         self.joined: int | None = None
         self.frontier: Frontier = frozenset()

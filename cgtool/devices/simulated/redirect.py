@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from cgtool.detectors.function_rules import is_python
 from cgtool.devices.simulated import collectives
 from cgtool.devices.simulated.cuda_calls import (
     accelerator_bindings,
@@ -134,26 +135,41 @@ def _generator_class(device: DeviceModel) -> type[torch.Generator]:
     return Generator
 
 
-def _compile(device: DeviceModel, model: Any = None, **_options: Any) -> Any:
+def _compile(
+    device: DeviceModel, model: Any = None, *, disable: bool = False, **_options: Any
+) -> Any:
     """``torch.compile`` that compiles nothing: a GPU's backend would decide what it fuses, and the
     ops that it starts from are those that run eagerly."""
     if model is None:
-        return functools.partial(_compile, device)
+        return functools.partial(_compile, device, disable=disable)
+    if disable:
+        return model
     if not isinstance(model, torch.nn.Module):
         return _noted(device, model)
     _compile_module(model, device)
     return model
 
 
-def _compile_module(module: torch.nn.Module, device: DeviceModel, **_options: Any) -> None:
-    module._compiled_call_impl = _noted(device, functools.partial(private.call_module, module))
+def _compile_module(
+    module: torch.nn.Module, device: DeviceModel, *, disable: bool = False, **_options: Any
+) -> None:
+    if not disable:
+        call = functools.partial(private.call_module, module)
+        module._compiled_call_impl = _noted(device, call)
 
 
 def _noted(device: DeviceModel, function: Any) -> Any:
+    # As Dynamo does, for the whole process: TorchPatcher (torch/_dynamo/eval_frame.py).
+    torch.distributions.Distribution.set_default_validate_args(False)
+
     @functools.wraps(function)
     def run_eagerly(*args: Any, **kwargs: Any) -> Any:
         device.note_compiled()
-        return call_user(function, *args, **kwargs)
+        was_compiled, device.is_compiled = device.is_compiled, True
+        try:
+            return call_user(function, *args, **kwargs)
+        finally:
+            device.is_compiled = was_compiled
 
     return run_eagerly
 
@@ -173,13 +189,15 @@ def _make_from(
     device = _named(kwargs.get("device"))
     if device is None:
         device = private.current_device()
+    data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     is_read = reads_lists and not (args and isinstance(args[0], torch.Tensor))
     on_cpu = is_read or all(map(on_host, listed_tensors(args)))
     if not is_cuda_device(device) and (device is not None or on_cpu):
         return original(*args, **kwargs)
     with placement.inside(DEVICE):
         # Not None: `with torch.device("cuda")` would take its place.
-        return original(*args, **{**kwargs, "device": "cpu"})
+        made = original(*args, **{**kwargs, "device": "cpu"})
+        return placement.device.constant(made, data) if is_python(data) else made
 
 
 def _run_script(placement: Placement, original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -249,8 +267,11 @@ def _new(
         return original(tensor, *args, **kwargs)
 
 
-def _new_tensor(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    return _make(original, tensor, *args, **{"device": tensor.device, **kwargs})
+def _new_tensor(
+    device: DeviceModel, original: Any, tensor: torch.Tensor, data: Any, **kwargs: Any
+) -> Any:
+    made = _make(original, tensor, data, **{"device": tensor.device, **kwargs})
+    return device.constant(made, data) if is_python(data) and not on_host(made) else made
 
 
 def _read_on_host(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -414,6 +435,8 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         for name in ("set_autocast_enabled", "set_autocast_dtype", "set_autocast_gpu_dtype"):
             wrap(torch, name, _set_autocast)
         replace(torch.Tensor, "record_stream", lambda tensor, *_, **__: note(tensor))
+        # Restored, whatever compilation sets.
+        patches.set(*private.CHECKS_ARGUMENTS, getattr(*private.CHECKS_ARGUMENTS))
         replace(torch, "compile", functools.partial(_compile, device))
         replace(torch.nn.Module, "compile", functools.partialmethod(_compile_module, device))
         # It imports what builds without CUDA do not have.
@@ -421,7 +444,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         replace(torch.backends.cuda, "is_built", lambda: True)
         replace(torch.backends.cudnn, "is_acceptable", lambda _tensor: False)
         stand_in(torch.Tensor, "to", _to)
-        stand_in(torch.Tensor, "new_tensor", _new_tensor)
+        stand_in(torch.Tensor, "new_tensor", functools.partial(_new_tensor, device))
         stand_in(torch.Tensor, "tolist", _read_on_host)
         stand_in(torch.Tensor, "numpy", _read_on_host)
         wrap(*private.GROUP_TENSORS, _group_tensors)

@@ -42,6 +42,7 @@ from cgtool.devices.simulated.owners import RecordedOwners
 from cgtool.findings import code
 from cgtool.model.finding import Finding
 from cgtool.observe.script.script import OnCapturedOp, Undoing
+from cgtool.observe.script.state import EXTERNAL
 from cgtool.observe.tensors import place_of
 from cgtool.torch_compat.dispatch_keys import Args
 from cgtool.torch_compat.op_key import outer_ops
@@ -303,15 +304,15 @@ class _ScriptEvent(Event):
 
     _captured = False
 
-    def __init__(self, *_args: Any, external: bool = False, **_kwargs: Any) -> None:
-        super().__init__()
-        self._external = external
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        setattr(self, EXTERNAL, self.external)
 
     def record(self, stream: Stream | None = None) -> None:
         if self.owner.is_running_again:
             return
         super().record(stream)
-        self._captured = (stream or self.owner.current).is_capturing() and not self._external
+        self._captured = (stream or self.owner.current).is_capturing() and not self.external
 
     def _refuse_captured(self, call: str) -> None:
         if self._captured and not self.owner.capturing:

@@ -9,10 +9,11 @@ the default stream wait for the capture (``InputBuffer::add`` of PyTorch's engin
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ _IS_OF_DEFAULT = "cgtool: of the default stream"
 _OVERRIDE = "set_override_stale_capture_stream"
 """A name in ``torch.autograd.graph`` from PyTorch 2.13 on: stale nodes run on the captured
 stream."""
+_INPUTS = 3
+"""Which argument of autograd's engine, after the outputs, names what gradients are wanted of."""
 _ELSEWHERE = "on another stream (`with torch.cuda.stream(torch.cuda.Stream())`)"
 
 
@@ -111,13 +114,37 @@ def _note_computed(result: torch.Tensor, name: str) -> None:
     node.metadata[_COMPUTED] = name
 
 
-def _why_refused(outputs: Iterable[torch.Tensor]) -> tuple[str, str] | None:
+def _leading_to(inputs: Sequence[Any], nodes: list[Any]) -> list[Any]:
+    """Those of the nodes that run for the gradients of ``inputs``, tensors or edges: the engine
+    skips the others, and waits for no stream of theirs."""
+    edges = [each.grad_fn if isinstance(each, torch.Tensor) else each.node for each in inputs]
+    leaves = {id(each) for each in inputs if isinstance(each, torch.Tensor)}
+    wanted = {
+        *(node for node in edges if node is not None),
+        *(node for node in nodes if id(getattr(node, "variable", None)) in leaves),
+    }
+    callers = collections.defaultdict(list)
+    for node in nodes:
+        for called, _ in node.next_functions:
+            callers[called].append(node)
+    found, ahead = set(wanted), list(wanted)
+    while ahead:
+        new = [caller for caller in callers[ahead.pop()] if caller not in found]
+        found.update(new)
+        ahead += new
+    return [node for node in nodes if node in found]
+
+
+def _why_refused(outputs: Iterable[torch.Tensor], inputs: Sequence[Any]) -> tuple[str, str] | None:
     """Why their backward is refused, and the fix; None if it is not."""
     nodes = list(nodes_behind(tensor.grad_fn for tensor in outputs))
-    why = next(filter(None, (node.metadata.get(_HELD) for node in nodes)), None)
-    result = next(filter(None, (node.metadata.get(_COMPUTED) for node in nodes)), None)
-    if why is None or result is None:
-        return why
+    held = [node for node in nodes if _HELD in node.metadata]
+    if not held:
+        return None
+    running = _leading_to(inputs, nodes) if inputs else nodes
+    result = next(filter(None, (node.metadata.get(_COMPUTED) for node in running)), None)
+    if result is None:
+        return next((node.metadata[_HELD] for node in held if node in running), None)
     return (
         "backward would make the default stream wait for the capture (906): it reaches the "
         f"forward of {result}, which ran on the default stream before the capture",
@@ -160,8 +187,10 @@ def refused(model: DeviceModel, entry: Frame | None) -> Iterator[None]:
     at the line that calls it."""
 
     def run(original: Callable[..., Any], outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        inputs = args[_INPUTS] if len(args) > _INPUTS else ()
         is_judged = model.capturing and not model.overrides_stale_streams
-        if is_judged and (why := _why_refused(tensors_in(outputs))) is not None:
+        why = _why_refused(tensors_in(outputs), inputs) if is_judged else None
+        if why is not None:
             frames = () if entry is None else (entry,)
             model.report(ACCUMULATE_GRAD_DEFAULT_STREAM, why[0], frames, fix=why[1])
         return call_user(original, outputs, *args, **kwargs)

@@ -155,10 +155,13 @@ class LaterBlock:
             if len(alive) == len(tensors):
                 yield name, alive
 
-    def note_reused(self, other: Region) -> None:
-        """Another capture has lines of its own with names."""
-        if isinstance(other, LaterBlock):
-            self.reused |= other.used
+    def note_reused(self, names: set[str]) -> None:
+        """The lines of another capture have these names."""
+        self.reused |= names
+
+    def note_captured_again(self) -> None:
+        """There is another capture of the same lines."""
+        self.reused |= self.used
 
     def roots(self) -> Iterator[tuple[str, Any]]:
         """Objects that it can reach, by name."""
@@ -249,7 +252,10 @@ class LaterCallable:
         """Objects that it can reach, by name."""
         yield "", self.graphed.function and self.graphed.function()
 
-    def note_reused(self, _other: object) -> None:
+    def note_reused(self, _names: object) -> None:
+        """Its names are its own."""
+
+    def note_captured_again(self) -> None:
         """Its names are its own."""
 
 

@@ -389,6 +389,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
             if graph is not None:
                 thread = threading.get_ident()
                 self.home_thread = thread if thread in self.threads else self.home_thread
+                for event in graph.waits_for:
+                    self.order.wait_event(self.device.stream(), event)
                 self.publish(events.ReplayBegins(graph))
             try:
                 call_user(original, cuda_graph)
@@ -409,6 +411,8 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
     def _replayed(self, graph: WatchedGraph) -> None:
         graph.replays += 1
         replay = graph.last_replay = self._access(graph)
+        for event in graph.records:
+            self.order.record(event, replay.stream)
         # Subscribers see who wrote each buffer before this replay.
         self.publish(events.ReplayEnded(graph))
         for use in graph.external.values():

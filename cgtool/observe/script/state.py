@@ -205,6 +205,8 @@ Clock = dict[int, int]
 
 
 _CLOCK, _STREAM = "_cgtool_clock", "_cgtool_stream"
+EXTERNAL = "_cgtool_external"
+"""Attribute of an event that was made with ``external=True``."""
 
 
 def merge(into: Clock, other: Clock) -> None:
@@ -262,6 +264,16 @@ class StreamOrder:
         # On the event itself: CUDA's leave weak references dangling (`kept_values.weakly`).
         setattr(event, _CLOCK, dict(self._clock(stream)))
         setattr(event, _STREAM, stream)
+
+    def create(self, event: Any) -> None:
+        """A graph will record the event."""
+        if not self.has(event):
+            setattr(event, _CLOCK, {})
+
+    def has(self, event: Any) -> bool:
+        """Whether there is something to wait for: PyTorch creates an event when it is first
+        recorded."""
+        return hasattr(event, _CLOCK)
 
     def is_of(self, event: Any, stream: int) -> bool:
         """Whether an event was recorded on a stream."""
@@ -410,6 +422,10 @@ class WatchedGraph:
     """Each of its nodes was launched by an op of PyTorch."""
     order: StreamOrder = field(default_factory=StreamOrder)
     """The order of work on the streams of its capture."""
+    waits_for: list[Any] = field(default_factory=list)
+    """Events for which each replay waits."""
+    records: list[Any] = field(default_factory=list)
+    """Events that each replay records."""
     last_calls: dict[int, tuple[int, OpCall]] = field(default_factory=dict)
     """By stream: position and call of the last op in its capture."""
     state: str = "capturing"

@@ -10,7 +10,7 @@ import torch
 from cgtool.observe.frames import call_user
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
-from cgtool.observe.script.state import StreamOrder
+from cgtool.observe.script.state import EXTERNAL, StreamOrder
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.streams import handle_of, make_streams_observable
 
@@ -80,12 +80,20 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
 
     def record_event(result: Any, self: Any, event: Any = None) -> None:
         # PyTorch returns the event, made if need be.
-        order().record(event or result, handle_of(self))
+        record(None, event or result, self)
 
     def record(_result: Any, self: Any, stream: Any = None) -> None:
-        order().record(self, handle(stream))
+        if script.capture is not None and getattr(self, EXTERNAL, False):
+            script.capture.records.append(self)
+            script.order.create(self)
+        else:
+            order().record(self, handle(stream))
 
     def wait(_result: Any, self: Any, stream: Any = None) -> None:
+        if script.capture is not None and getattr(self, EXTERNAL, False):
+            if script.order.has(self):
+                script.capture.waits_for.append(self)
+            return
         waiting = handle(stream)
         order().wait_event(waiting, self)
         if order().is_of(self, waiting):
@@ -95,8 +103,14 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
         if script.capture is not None:
             script.publish(events.StreamRecorded(tensor))
 
+    def make_event(original: Any, kind: Any, *args: Any, **kwargs: Any) -> Any:
+        event = original(kind, *args, **kwargs)
+        setattr(event, EXTERNAL, kwargs.get("external", False))
+        return event
+
     if not script.device.simulated:
         make_streams_observable(patches)
+        patches.wrap(torch.cuda.Event, "__new__", make_event)
     after(torch.Tensor, "record_stream", record_stream)
     after(torch.cuda, "synchronize", synchronize, in_captures=False)
     after(torch.accelerator, "synchronize", synchronize, in_captures=False)

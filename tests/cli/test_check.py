@@ -949,3 +949,45 @@ def test_what_a_script_prints_is_alone_in_its_line_of_a_terminal(tmp_path):
     assert b"import torch" in shown
     assert b"hello from the script" in shown
     assert b"run the script" not in shown
+
+
+IN_PIECES = """\
+import torch
+x, middle = (torch.ones(4, device="cuda") for _ in range(2))
+pieces = []
+def capture(function):
+    function()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    pieces.append(graph.replay)
+    return result
+doubled = capture(lambda: x * 2)
+def between():
+    middle.copy_(doubled.cumsum(0))
+between()
+pieces.append(between)
+out = capture(lambda: middle + 1)
+for step in range(3):
+    x.fill_(step)
+    for piece in pieces:
+        piece()
+    print(out.tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (("", ""), []),
+        # Nothing computes it anew; the host reads it; another replay does; it is an output.
+        (("pieces.append(between)\n", ""), ["capture-does-not-execute"]),
+        (("between()\npieces", "between()\nprint(middle)\npieces"), ["capture-does-not-execute"]),
+        (("out = c", "pieces.insert(0, pieces.pop())\nout = c"), ["capture-does-not-execute"]),
+        (("def between", "print(doubled)\ndef between"), ["capture-does-not-execute"]),
+    ],
+)
+def test_eager_code_between_captured_pieces_may_run_before_they_do(tmp_path, change, found):
+    done = check(tmp_path, IN_PIECES.replace(*change, 1), "--format", "json", target="model.py")
+    codes = [finding["code"] for finding in json.loads(done.stdout)["findings"]]
+    assert codes == found, done.stdout

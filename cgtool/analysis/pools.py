@@ -304,6 +304,8 @@ def _common_bytes(left: Iterable[_Memory], right: Iterable[_Memory]) -> int:
 
 # --- the pools of a program
 
+_TENSORS = "tensors"
+
 
 class ProgramPoolRow(msgspec.Struct, frozen=True):
     """One pool, when its last graph ended, or else at the end of its process."""
@@ -319,9 +321,15 @@ class ProgramPoolRow(msgspec.Struct, frozen=True):
     reserved_bytes: int
     used_bytes: int
     free_bytes: int
-    """Which only a later capture into the same pool, on the same stream, can use."""
+    """Which only a later capture into the same pool, on the same stream, can use, as long as a
+    graph keeps it."""
     exec_bytes: int | None
     """The driver's memory for the executable graphs, when they were instantiated."""
+
+    @property
+    def ended(self) -> bool:
+        """No graph keeps it: what is free is given back as PyTorch's cache is emptied."""
+        return self.kept_by in ("", _TENSORS)
 
     def __repr__(self) -> str:
         reserved, used = map(bytes_text, (self.reserved_bytes, self.used_bytes))
@@ -378,5 +386,5 @@ def _kept_by(there: list[LedgerGraph], used_bytes: int) -> str:
     if holders:
         parts.append("torch.compile")
     if not parts and used_bytes:
-        parts.append("tensors")
+        parts.append(_TENSORS)
     return " and ".join(parts)

@@ -371,7 +371,8 @@ POOLS: Sequence[Column[ProgramPoolRow]] = (
     Column(
         "free",
         "free_bytes",
-        explanation="only a capture into this pool, on the same stream, can use it",
+        explanation="only a capture into this pool, on the same stream, can use it; if no graph "
+        "keeps the pool, `torch.cuda.empty_cache` gives it back",
     ),
     Column("streams", priority=1, explanation="streams that it was allocated for"),
     Column(
@@ -465,17 +466,7 @@ GRAPH_MEMORY: Sequence[Column[GraphMemoryRow]] = (
 def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
     """The memory pools of a program's graphs."""
     screen = Screen(simulated=report.simulated, explain=explain)
-    reserved = sum(row.reserved_bytes for row in report.pools)
-    free = sum(row.free_bytes for row in report.pools)
-    screen.line(
-        f"{count_text(len(report.pools), 'pool')} with {bytes_text(reserved)}, of which only later "
-        f"captures can use {bytes_text(free)}"
-        if report.pools
-        else "no pool memory was read"
-        if report.unread_pools
-        else "no pool existed when a graph or a process ended",
-        "bold",
-    )
+    screen.line(_pools(report), "bold")
     screen.line(_run(report), "dim")
     screen.table("Pools", POOLS, report.pools)
     screen.table("Memory by graph", GRAPH_MEMORY, report.graph_memory, name="graphs")
@@ -484,6 +475,34 @@ def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
     screen.table(_ADDRESSES, ADDRESSES, report.memory, name="addresses")
     _notes(screen, report, _unread(report.unread_pools))
     return screen
+
+
+def _pools(report: LedgerReport) -> str:
+    """Pools that no graph keeps were not there at the same time: they are not added up."""
+    kept = [row for row in report.pools if not row.ended]
+    ended = [row.reserved_bytes for row in report.pools if row.ended]
+    parts = []
+    if kept:
+        reserved, free = (
+            sum(row.reserved_bytes for row in kept),
+            sum(row.free_bytes for row in kept),
+        )
+        parts.append(
+            f"{count_text(len(kept), 'pool')} with {bytes_text(reserved)}, of which only later "
+            f"captures can use {bytes_text(free)}"
+        )
+    if len(ended) == 1:
+        parts.append(f"1 pool had {bytes_text(ended[0])} when its last graph ended")
+    elif ended:
+        parts.append(
+            f"{count_text(len(ended), 'pool')} had up to {bytes_text(max(ended))} each when their "
+            "last graphs ended"
+        )
+    if parts:
+        return "; ".join(parts)
+    if report.unread_pools:
+        return "no pool memory was read"
+    return "no pool existed when a graph or a process ended"
 
 
 def render_times(report: LedgerReport, *, rows: int = 0, explain: bool = False) -> Screen:

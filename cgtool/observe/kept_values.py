@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
 from cgtool.torch_compat.weak import Weak
@@ -77,16 +78,15 @@ def _alive(value: Any) -> Callable[[], Any] | None:
 def _view(value: torch.Tensor) -> Callable[[], torch.Tensor | None] | None:
     """Returns a view again while its base is there: engines slice their buffers for each call."""
     base = value._base
-    if base is None or value.requires_grad or value.layout != torch.strided:
+    if base is None or value.requires_grad or (storage := key_of(base)) is None:
         return None
     if (value.dtype, value.is_conj(), value.is_neg()) != (base.dtype, False, False):
         return None
-    alive, memory = Weak(base), base.untyped_storage().data_ptr()
-    place = value.size(), value.stride(), value.storage_offset()
+    alive, place = Weak(base), (value.size(), value.stride(), value.storage_offset())
 
     def look_up() -> torch.Tensor | None:
         found = alive()
-        if found is None or found.untyped_storage().data_ptr() != memory:
+        if found is None or key_of(found) != storage:
             return None
         with unobserved(), no_torch_function(), torch.no_grad():
             return found.as_strided(*place)

@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 
+from cgtool.observe.tensors import key_of
+from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.private import no_torch_function
 from cgtool.torch_compat.weak import Weak
 
 MISSING = object()
@@ -61,10 +64,32 @@ def _alive(value: Any) -> Callable[[], Any] | None:
     reference = weakly(value)
     if reference is None:
         return (lambda: value) if _is_immutable(value) else None
+    again = _view(value) if type(value) is torch.Tensor else None
 
     def look_up() -> Any:
         found = reference()
+        if found is None and again is not None:
+            found = again()
         return MISSING if found is None else found
+
+    return look_up
+
+
+def _view(value: torch.Tensor) -> Callable[[], torch.Tensor | None] | None:
+    """Returns a view again while its base is there: engines slice their buffers for each call."""
+    base = value._base
+    if base is None or value.requires_grad or (storage := key_of(base)) is None:
+        return None
+    if (value.dtype, value.is_conj(), value.is_neg()) != (base.dtype, False, False):
+        return None
+    alive, place = Weak(base), (value.size(), value.stride(), value.storage_offset())
+
+    def look_up() -> torch.Tensor | None:
+        found = alive()
+        if found is None or key_of(found) != storage:
+            return None
+        with unobserved(), no_torch_function(), torch.no_grad():
+            return found.as_strided(*place)
 
     return look_up
 

@@ -491,10 +491,11 @@ def _pool_sums(pools: Sequence[ProgramPoolRow]) -> Iterator[str]:
         free = bytes_text(sum(row.free_bytes for row in kept))
         count = count_text(len(kept), "pool")
         yield f"{count} with {reserved}, of which only later captures can use {free}"
-    if ended:
+    if len(ended) == 1:
+        yield f"1 pool had {bytes_text(ended[0])} when its last graph ended"
+    elif ended:
         count = count_text(len(ended), "pool")
-        largest = ", the largest" if len(ended) > 1 else ","
-        yield f"{count} that no graph keeps any more{largest} with {bytes_text(max(ended))}"
+        yield f"{count} had up to {bytes_text(max(ended))} each when their last graphs ended"
 
 
 def render_times(report: LedgerReport, *, rows: int = 0, explain: bool = False) -> Screen:

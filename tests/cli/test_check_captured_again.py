@@ -67,7 +67,32 @@ print(other.run(1.0, 5.0).sum().item())
 for value, scale in ((1.0, 2.0), (2.0, 2.0), (3.0, 3.0), (4.0, 3.0)):
     print(runner.run(value, scale).sum().item())
 """
+SLICES = """
+buffer, settings, graphs = torch.ones(4, 4, device="cuda"), SimpleNamespace(scale=2.0), {}
+
+def scaled(rows):
+    return rows * settings.scale  # <- python-scalar-frozen
+
+def run(*args):
+    size = len(args[0])
+    if size not in graphs:
+        graphs[size] = SimpleNamespace(graph=torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[size].graph):
+            out = scaled(*args)
+        graphs[size].out = out
+    buffer[:size].fill_(step)
+    graphs[size].graph.replay()
+    return graphs[size].out.clone()
+
+for step in range(6):
+    print(run(buffer[:1 + step % 2]).sum().item())
+    settings.scale += CHANGE
+"""
 FAULTY = {
+    "a slice of a buffer that is an argument": (
+        SLICES.replace("CHANGE", "step // 3"),
+        ["`settings.scale`", "the capture had 2.0"],
+    ),
     "argument that is missing in the key": (
         RUNNER.replace("KEY", "x.shape").replace(
             "return x * scale", "return x * scale  # <- python-scalar-frozen"
@@ -161,6 +186,7 @@ def test_state_that_has_changed_is_named(tmp_path: Path, name: str) -> None:
 
 
 CORRECT = {
+    "slices of a buffer": SLICES.replace("CHANGE", "0").replace("# <-", "#"),
     "an argument that is in the key": RUNNER.replace("KEY", "scale"),
     "a graph for each value": """
 graphs, outs = {}, {}

@@ -96,6 +96,24 @@ def test_a_breakpoint_is_skipped(tmp_path):
     assert "model.py:3: breakpoint() is skipped" in done.stderr
 
 
+SEMAPHORE = """\
+import multiprocessing, torch
+value = multiprocessing.get_context("spawn").Value("i", 0)
+x = torch.ones(4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x * 2
+graph.replay()
+"""
+
+
+def test_a_check_says_nothing_about_the_semaphores_of_its_process(tmp_path):
+    """It ends without exit handlers, and multiprocessing would call them leaked."""
+    (tmp_path / "train.py").write_text(SEMAPHORE)
+    done = as_module("check", "train.py", "-q", "--device", "simulated", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 UNCAPTURED = """\
 import torch
 def build(device):

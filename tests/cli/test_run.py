@@ -229,7 +229,7 @@ def test_pools_of_a_run_are_read_at_their_end_and_at_that_of_the_process(
     assert second["reserved_bytes"] >= 5 << 22
     code, out, _ = cgtool("pools", saved)
     assert (code, out.startswith("1 pool with ")) == (0, True)
-    assert "; 1 pool that no graph keeps any more, with " in out.partition("\n")[0]
+    assert "; 1 pool had " in out.partition("\n")[0]
     assert cgtool("pools", saved, "--pool", "pool 0")[0] == 2
 
 

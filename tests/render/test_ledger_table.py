@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from cgtool.analysis.ledger_report import ledger_report
+from cgtool.analysis.pools import ProgramPoolRow
 from cgtool.model.capture import Frame
 from cgtool.model.ledger import LedgerGraph
 from cgtool.render import ledger_table
@@ -94,7 +95,7 @@ def test_pools_that_no_graph_keeps_are_not_added_up():
     screen = ledger_table.render_pools(replace(report, pools=(ended, kept, ended)))
     assert text_of(screen, 160).splitlines()[0] == (
         "1 pool with 62.0 MiB, of which only later captures can use 22.0 MiB; "
-        "2 pools that no graph keeps any more, the largest with 182 MiB"
+        "2 pools had up to 182 MiB each when their last graphs ended"
     )
 
 
@@ -126,3 +127,23 @@ def test_where_graphs_were_captured():
     alone = ledger_table.render(ledger_report(program([one])), graphs=True)
     (table,) = (each for each in alone.tables if each.name == "where")
     assert not table.rows
+
+
+def test_pools_that_no_graph_keeps_are_not_added_up():
+    """Each was given back before the next one."""
+    row = ProgramPoolRow("pool 1", 0, 1, "", 1, 3 << 20, 0, 3 << 20, None)
+    tensors = structs.replace(row, name="pool 2", kept_by="tensors", reserved_bytes=2 << 20)
+    kept = structs.replace(row, name="pool 3", kept_by="1 graph", used_bytes=1 << 20)
+    kept = structs.replace(kept, free_bytes=2 << 20)
+    report = ledger_report(timed_serving())
+
+    def headline(*pools):
+        screen = ledger_table.render_pools(replace(report, pools=pools))
+        return text_of(screen, 160).splitlines()[0]
+
+    assert headline(row) == "1 pool had 3.0 MiB when its last graph ended"
+    ended = "2 pools had up to 3.0 MiB each when their last graphs ended"
+    assert headline(tensors, row) == ended
+    alive = "1 pool with 3.0 MiB, of which only later captures can use 2.0 MiB"
+    assert headline(kept) == alive
+    assert headline(row, kept, tensors) == f"{alive}; {ended}"

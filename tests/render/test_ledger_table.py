@@ -87,18 +87,6 @@ def test_the_pools_of_a_program(width):
     compare("ledger-pools", ledger_table.render_pools(report, explain=True), width)
 
 
-def test_pools_that_no_graph_keeps_are_not_added_up():
-    """Each was read when its last graph ended; the next capture gives their memory back."""
-    report = ledger_report(timed_serving())
-    (kept,) = (row for row in report.pools if row.graphs_left)
-    (ended,) = (row for row in report.pools if not row.graphs_left)
-    screen = ledger_table.render_pools(replace(report, pools=(ended, kept, ended)))
-    assert text_of(screen, 160).splitlines()[0] == (
-        "1 pool with 62.0 MiB, of which only later captures can use 22.0 MiB; "
-        "2 pools had up to 182 MiB each when their last graphs ended"
-    )
-
-
 def test_memory_of_captures_at_once_is_marked():
     sizes = {"reserved_bytes": 2 << 20, "capture_ns": 1000}
     alone = LedgerGraph(0, 0, "alone", frames=(0,), replays=1, **sizes)
@@ -131,9 +119,9 @@ def test_where_graphs_were_captured():
 
 def test_pools_that_no_graph_keeps_are_not_added_up():
     """Each was given back before the next one."""
-    row = ProgramPoolRow("pool 1", 0, 1, "", 1, 3 << 20, 0, 3 << 20, None)
+    row = ProgramPoolRow("pool 1", 0, 1, 0, "", 1, 3 << 20, 0, 3 << 20, None)
     tensors = structs.replace(row, name="pool 2", kept_by="tensors", reserved_bytes=2 << 20)
-    kept = structs.replace(row, name="pool 3", kept_by="1 graph", used_bytes=1 << 20)
+    kept = structs.replace(row, name="pool 3", kept_by="1 graph", graphs_left=1, used_bytes=1 << 20)
     kept = structs.replace(kept, free_bytes=2 << 20)
     report = ledger_report(timed_serving())
 

@@ -45,6 +45,8 @@ ARGUMENTS = {
     "change_current_allocator": {"allocator": torch.cuda.memory._CUDAAllocator(None)},
     "check_error": {"res": 0},
     "device_of": {"obj": torch.ones(2, device=DEVICE)},
+    "export_dot": {"path": "graph.dot"},
+    "export_graph_data": {"path": "graph.pickle"},
     "get_stream_from_external": {"data_ptr": stream.cuda_stream, "device": DEVICE},
     "make_graphed_callables": {
         "callables": torch.nn.Linear(2, 2).cuda(),
@@ -96,7 +98,8 @@ OTHERS = {
 
 def call(module: object, name: str) -> None:
     function = getattr(module, name)
-    if not callable(function) or name.endswith(("Storage", "Tensor", "graph", "Graph", "Error")):
+    others = "Storage", "Tensor", "graph", "Graph", "Error", "GreenContext"
+    if not callable(function) or name.endswith(others):
         return
     parameters = inspect.signature(function).parameters.values()
     on_device = {each.name: DEVICE for each in parameters if each.name == "device"}

@@ -18,7 +18,7 @@ from cgtool.model.capture import Capture
 from cgtool.model.ledger import Ledger
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_FEWEST = 4
+_FEWEST = 3
 """Sizes of one line, from which one more is estimated."""
 
 
@@ -83,8 +83,12 @@ def estimates(rows: Sequence[GraphMemoryRow]) -> tuple[str, ...]:
     """What one more size would add, for each line that captures several: between the graphs of two
     sizes, and how far off that is for each size that is left out."""
     by_size: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
+    pools = set[str]()
     for row in rows:
-        if number := _NUMBER.search(row.key):
+        # The first graph of a pool brings what all share.
+        is_first = row.pool not in pools
+        pools.add(row.pool)
+        if not is_first and (number := _NUMBER.search(row.key)):
             by_size[row.line, row.pool][float(number[0])] += row.total_bytes
     texts = []
     for (line, _), known in by_size.items():

@@ -143,11 +143,11 @@ class EarlyReads(Detector):
     on_result_used = on_eager_op
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
-        for key, use in event.graph.external.items() if self._early else ():
-            early = self._early.get(key)
-            if early is not None and not use.first_is_write:
+        for key, early in list(self._early.items()):
+            use = event.graph.external.get(key)
+            if use is not None and not use.first_is_write:
                 self._report(early)
-            if use.written:
+            if key in event.graph.allocated or (use is not None and use.written):
                 self._forget(key)
 
     def on_host_waited(self, event: events.HostWaited) -> None:

@@ -3,10 +3,6 @@
 # [tool.field]
 # package = "sglang"
 # version = "0.5.23"
-# [[tool.field.meant]]
-# code = "capture-does-not-execute"
-# file = "breakable_cuda_graph/breakable_cuda_graph.py"
-# function = "wrapper"
 # ///
 """`BreakableCUDAGraph`: a forward as segments of graphs, with attention as an eager break.
 

@@ -112,6 +112,15 @@ def test_the_memory_of_a_programs_pools_can_be_gated() -> None:
     assert "pool-mib" not in count(program([GRAPH]))
 
 
+def test_pools_that_were_there_one_after_the_other_are_not_added_up() -> None:
+    ended = [structs.replace(GRAPH, pool=(0, at), ended_ns=10 * at) for at in (1, 2)]
+    graphs = [*ended, structs.replace(GRAPH, pool=(0, 3))]
+    sizes = [PoolStream(0, 16, 2, size << 20, 1 << 20) for size in (4, 5, 3)]
+    pools = [LedgerPool(0, at, 90, (size,)) for at, size in enumerate(sizes)]
+    assert count(with_pools(graphs, *pools))["pool-mib"] == 5
+    assert count(with_pools(graphs, *pools, LedgerPool(0, 2, 90, sizes[:1])))["pool-mib"] == 7
+
+
 def test_captures_that_took_no_time_have_no_shares_of_it() -> None:
     """A file may say so."""
     impossible = structs.replace(GRAPH, capture_ns=0, collector_ns=900 * MS)

@@ -268,10 +268,11 @@ def _new(
 
 
 def _new_tensor(
-    device: DeviceModel, original: Any, tensor: torch.Tensor, data: Any, **kwargs: Any
+    model: DeviceModel, original: Any, tensor: torch.Tensor, /, *args: Any, **kwargs: Any
 ) -> Any:
-    made = _make(original, tensor, data, **{"device": tensor.device, **kwargs})
-    return device.constant(made, data) if is_python(data) and not on_host(made) else made
+    made = _make(original, tensor, *args, **{"device": tensor.device, **kwargs})
+    data = args[0] if args else kwargs["data"]
+    return model.constant(made, data) if is_python(data) and not on_host(made) else made
 
 
 def _read_on_host(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -257,7 +257,8 @@ import torch
 from torch.distributions import Normal
 @torch.compile
 def f(x):
-    return Normal(x, torch.tensor([0.1, 1.0], device=x.device)).rsample() * x.new_tensor(2.0) + x.new_tensor(data=1, device=x.device)
+    x = Normal(x, torch.tensor([0.1, 1.0], device=x.device)).rsample() * x.new_tensor(2.0)
+    return x + x.new_tensor(data=1, device=x.device)
 x = torch.zeros(2, device="cuda")
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):

@@ -31,6 +31,7 @@ T = TypeVar("T")
 device_of: Callable[[torch.UntypedStorage], torch.device] = torch.UntypedStorage.device.__get__
 """The real device of a storage: one on the simulated GPU says that it is there."""
 _copy, _nbytes = torch.UntypedStorage.copy_, torch.UntypedStorage.nbytes
+_data_ptr = torch.UntypedStorage.data_ptr
 
 
 def copy_bytes(target: torch.UntypedStorage, source: torch.UntypedStorage) -> None:
@@ -175,9 +176,14 @@ class StorageRef:
         """Whether it lives and has given back the memory that it had."""
         return bool(self.bytes) and not self.expired() and not _look_at(self.key, _nbytes)
 
+    def is_moved(self) -> bool:
+        """Whether it has other memory, or none. It must not have been freed."""
+        return _look_at(self.key, _data_ptr) != self.address
+
     def when_freed(self, call: Callable[[], None]) -> Weak[torch.UntypedStorage] | None:
         """Call back when the storage is freed, as long as what this returns is kept; None if it was
-        freed before. The storage gets a Python object, which lives as long as it does."""
+        freed before. The storage gets a Python object, which lives as long as it does: without
+        ``OBJECTS_ARE_OWNERS`` as long as this does, so that there is no call."""
         if self.expired():
             return None
         storage = storage_of_weak(self.key)

@@ -48,9 +48,9 @@ class StorageLife:
         self._gone("freed", chain_or_waiting(sys._getframe()), clock.time_ns())
 
     def look(self) -> None:
-        storage = None if self._freeing is None else self._freeing()
-        # An op may have resized it: `aten::resize_`.
-        if storage is not None and storage.data_ptr() != self._ref.address:
+        if self._ref.expired():
+            self._gone("freed", (), clock.time_ns())  # if that was not seen
+        elif self._ref.is_moved():  # an op may have resized it: `aten::resize_`
             self._gone("resized", (), clock.time_ns())
 
 

@@ -134,6 +134,11 @@ def overwrites(name: str) -> bool:
     return name.partition(".")[0] in _OVERWRITES or name.endswith((".out", "_out"))
 
 
+def writes_part(name: str) -> bool:
+    """Whether an op of this name writes a part of a tensor."""
+    return any(part in name.partition(".")[0] for part in _WRITES_PART)
+
+
 def _adds(name: str, args: Any, kwargs: Any) -> bool:
     """Whether an op that writes a part of a tensor combines it with what is there."""
     if name.startswith(("aten::index_put", "aten::_index_put")):
@@ -210,7 +215,7 @@ class Uninitialized:
             if is_written and (base in _OVERWRITES or is_out):
                 continue
             is_filled = is_written or (base in _COPIES_AND_WRITES and tensor is args[0])
-            if is_filled and any(part in base for part in _WRITES_PART) and not adds:
+            if is_filled and writes_part(base) and not adds:
                 continue
             if looks_at_shapes(base):
                 continue

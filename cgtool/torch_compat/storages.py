@@ -99,6 +99,11 @@ def storage_bytes(tensor: torch.Tensor) -> int:
     return _look(tensor, _nbytes)
 
 
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is all of its storage: other work may fill other parts of one."""
+    return tensor.numel() * tensor.element_size() == storage_bytes(tensor)
+
+
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
     """Elements of memory from the first to the last one of a strided tensor, gaps included."""
     if not all(shape):

@@ -992,3 +992,39 @@ def test_eager_code_between_captured_pieces_may_run_before_they_do(tmp_path, cha
     done = check(tmp_path, IN_PIECES.replace(*change, 1), "--format", "json", target="model.py")
     codes = [finding["code"] for finding in json.loads(done.stdout)["findings"]]
     assert codes == found, done.stdout
+
+
+READ_EARLY = """\
+import torch
+x = torch.ones(4, device="cuda")
+rows, host = torch.zeros(2, 4, device="cuda"), torch.zeros(4, pin_memory=True)
+x * 2
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x * 2
+READ
+for step in range(2):
+    x.fill_(step)
+    graph.replay()
+    print(y.tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "found"),
+    [
+        ("print(torch.equal(x, y))", 1),
+        ("early = y.to('cpu', non_blocking=True)\nprint(early.tolist())", 1),
+        ("host.copy_(y, non_blocking=True)\nprint(host.numpy())", 1),
+        ("rows.add_(y)\nprint(rows.sum())", 1),
+        ("rows.add_(y)\nrows.zero_()\nprint(rows.sum())", 0),
+        # Other rows than the one that is read.
+        ("rows[0].copy_(y)\nprint(rows[1])", 0),
+        ("rows.index_copy_(0, torch.zeros_like(x[:1]).long(), y[None])\nprint(rows[1])", 0),
+    ],
+)
+def test_an_output_that_no_replay_has_computed_is_followed_to_the_host(tmp_path, read, found):
+    source = READ_EARLY.replace("READ", read)
+    done = check(tmp_path, source, "--format", "json", target="model.py")
+    codes = [finding["code"] for finding in json.loads(done.stdout)["findings"]]
+    assert codes.count("capture-does-not-execute") == found, done.stdout

@@ -10,13 +10,13 @@ import torch
 from cgtool.detectors.reporting import Detector
 from cgtool.findings import code
 from cgtool.model.capture import Frames
-from cgtool.observe.effects import overwrites
+from cgtool.observe.effects import overwrites, writes_part
 from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, Op, WatchedGraph
 from cgtool.observe.tensors import key_of
-from cgtool.torch_compat.storages import Layout, StorageRef
+from cgtool.torch_compat.storages import Layout, StorageRef, is_whole
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
 
@@ -125,45 +125,61 @@ class EarlyReads(Detector):
     to get memory for its results, and runs again at each replay."""
 
     phase = "replay"
-
-    def start(self) -> None:
-        self._early: dict[int, _Early] = {}
-        """By key of the memory that was made of an output: in ``ObservedScript.early``."""
+    _most = _FEWEST = 64
+    """With more than this in ``ObservedScript.early``, those that are freed are forgotten."""
 
     def on_eager_op(self, event: events.EagerOp | events.ResultUsed) -> None:
-        early = next(filter(None, map(self._early_of, _reads(event.op))), None)
-        for tensor in (*event.op.made(event.result), *event.op.written):
-            key = key_of(tensor)
-            if early is None:
-                self._forget(key)
-            elif key is not None:
-                self._early[key] = early
-                self.script.early[key] = StorageRef(tensor)
+        op = event.op
+        made = op.made(event.result)
+        early = next(filter(None, map(self._early_of, _reads(op))), None)
+        if early is None:
+            for tensor in (*made, *op.written):
+                self.script.early.pop(key_of(tensor) or 0, None)
+        elif made or op.written:
+            whole = () if writes_part(op.name) else filter(is_whole, op.written)
+            for tensor in (*made, *whole):
+                self._mark(tensor, early)
+        else:
+            self._report(early)  # the host gets the result
 
     on_result_used = on_eager_op
 
     def on_replay_begins(self, event: events.ReplayBegins) -> None:
-        for key, early in list(self._early.items()):
+        for key, (_, early) in list(self.script.early.items()):
             use = event.graph.external.get(key)
             if use is not None and not use.first_is_write:
                 self._report(early)
             if key in event.graph.allocated or (use is not None and use.written):
-                self._forget(key)
+                self.script.early.pop(key, None)
+
+    def on_host_read(self, event: events.HostRead) -> None:
+        self._seen(event.tensor)
 
     def on_host_waited(self, event: events.HostWaited) -> None:
-        early = None if event.tensor is None else self._early_of(event.tensor)
-        if early is not None:
+        if event.tensor is not None:
+            self._seen(event.tensor)
+
+    def _seen(self, tensor: torch.Tensor) -> None:
+        if (early := self._early_of(tensor)) is not None:
             self._report(early)
 
-    def _forget(self, key: int | None) -> None:
-        if key is not None and self._early.pop(key, None) is not None:
-            del self.script.early[key]
+    def _mark(self, tensor: torch.Tensor, early: _Early) -> None:
+        marked = self.script.early
+        if key_of(tensor) is None:
+            return
+        if len(marked) >= self._most:
+            for key, (ref, _) in list(marked.items()):
+                if ref.expired():
+                    marked.pop(key, None)
+            self._most = max(self._FEWEST, 2 * len(marked))
+        ref = StorageRef(tensor)
+        marked[ref.key] = ref, early
 
     def _early_of(self, tensor: torch.Tensor) -> _Early | None:
-        known = self._early.get(key_of(tensor) or 0)
+        marked = self.script.early.get(key_of(tensor) or 0)
         buffer = self.script.buffers.find(tensor)
-        if known is not None or buffer is None:
-            return known
+        if marked is not None or buffer is None:
+            return marked and marked[1]
         for graph in self.script.replayable():
             if graph.replays == 0 and _is_result(graph, buffer):
                 use = graph.external.get(buffer.key)

@@ -22,7 +22,7 @@ from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import Access, Buffer, EagerResult, Op, WatchedGraph
 from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.private import running_autograd_node
-from cgtool.torch_compat.storages import StorageRef, extent, storage_bytes
+from cgtool.torch_compat.storages import StorageRef, extent, is_whole
 from cgtool.torch_compat.streams import handle_of
 
 UNSYNCHRONIZED_IO = code("unsynchronized-io")
@@ -128,7 +128,7 @@ class Unordered(Detector):
         uses what it makes."""
         work = stream, self.script.order.submit(stream), self.script.clock
         filled = op.written if overwrites(op.name) else ()
-        for tensor in (*op.made(result), *filter(_is_whole, filled)):
+        for tensor in (*op.made(result), *filter(is_whole, filled)):
             # A copy to another device makes the streams of both wait.
             is_here = key_of(tensor) is not None and tensor.device == op.read[0].device
             if is_here and self.script.device.place(tensor) == "device":
@@ -179,11 +179,6 @@ def _name_of_stream(script: ObservedScript, stream: int) -> str | None:
         if is_stream and handle_of(named.value) == stream:
             return named.text
     return None
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is all of its storage: other work may fill other parts of one."""
-    return tensor.numel() * tensor.element_size() == storage_bytes(tensor)
 
 
 def _written(graph: WatchedGraph) -> Iterator[int]:

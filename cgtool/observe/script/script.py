@@ -199,8 +199,9 @@ class ObservedScript(events.Publisher, Subscriber[WatchedGraph]):
         """Why that of others was not, by number."""
         self.results = EagerResults()
         """Whose ops are published as ``ResultUsed``, like those of the next."""
-        self.early: dict[int, StorageRef] = {}
-        """By key: what eager ops have made of outputs that no replay has computed."""
+        self.early: dict[int, tuple[StorageRef, Any]] = {}
+        """By key: what eager ops have made of outputs that no replay has computed, and what is
+        known of that."""
         self.unread = Unread()
 
     def chain(self) -> Chain:

@@ -83,11 +83,10 @@ def estimates(rows: Sequence[GraphMemoryRow]) -> tuple[str, ...]:
     """What one more size would add, for each line that captures several: between the graphs of two
     sizes, and how far off that is for each size that is left out."""
     by_size: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
-    pools = set[str]()
+    first: dict[str, tuple[str, str]] = {}
     for row in rows:
-        # The first graph of a pool brings what all share.
-        is_first = row.pool not in pools
-        pools.add(row.pool)
+        # The first size of a pool brings what all share.
+        is_first = first.setdefault(row.pool, (row.line, row.key)) == (row.line, row.key)
         if not is_first and (number := _NUMBER.search(row.key)):
             by_size[row.line, row.pool][float(number[0])] += row.total_bytes
     texts = []

@@ -312,8 +312,6 @@ class ProgramPoolRow(msgspec.Struct, frozen=True):
     process: int
     graphs: int
     """All that were captured into it."""
-    graphs_left: int
-    """Those that there still were, with those of ``torch.compile`` that only hold the pool."""
     kept_by: str
     """``3 graphs``, ``tensors``; empty if nothing did."""
     streams: int
@@ -321,8 +319,8 @@ class ProgramPoolRow(msgspec.Struct, frozen=True):
     reserved_bytes: int
     used_bytes: int
     free_bytes: int
-    """Which only a later capture into the same pool, on the same stream, can use; if no graph is
-    left, nobody, until caches are emptied, which each ``torch.cuda.graph`` does."""
+    """Which only a later capture into the same pool, on the same stream, can use, as long as
+    something keeps it."""
     exec_bytes: int | None
     """The driver's memory for the executable graphs, when they were instantiated."""
 
@@ -363,7 +361,6 @@ def _program_row(capture: Capture, ledger: Ledger, pool: LedgerPool) -> ProgramP
         name=memory.name,
         process=pool.process,
         graphs=sum(not each.holds_a_pool for each in graphs),
-        graphs_left=len(there),
         kept_by=_kept_by(there, used),
         streams=len(pool.streams),
         reserved_bytes=reserved,

@@ -15,6 +15,7 @@ import torch
 from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
+from cgtool.torch_compat.storages import StorageRef
 from cgtool.torch_compat.weak import Weak
 
 MISSING = object()
@@ -78,15 +79,16 @@ def _alive(value: Any) -> Callable[[], Any] | None:
 def _view(value: torch.Tensor) -> Callable[[], torch.Tensor | None] | None:
     """Returns a view again while its base is there: engines slice their buffers for each call."""
     base = value._base
-    if base is None or value.requires_grad or (storage := key_of(base)) is None:
+    if base is None or value.requires_grad or key_of(base) is None:
         return None
     if (value.dtype, value.is_conj(), value.is_neg()) != (base.dtype, False, False):
         return None
-    alive, place = Weak(base), (value.size(), value.stride(), value.storage_offset())
+    alive, storage = Weak(base), StorageRef(base)
+    place = value.size(), value.stride(), value.storage_offset()
 
     def look_up() -> torch.Tensor | None:
         found = alive()
-        if found is None or key_of(found) != storage:
+        if found is None or key_of(found) != storage.key or storage.is_emptied():
             return None
         with unobserved(), no_torch_function(), torch.no_grad():
             return found.as_strided(*place)

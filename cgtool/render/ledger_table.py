@@ -371,8 +371,8 @@ POOLS: Sequence[Column[ProgramPoolRow]] = (
     Column(
         "free",
         "free_bytes",
-        explanation="only a capture into this pool, on the same stream, can use it; if no graph "
-        "is left, it is given back when caches are emptied",
+        explanation="only a capture into this pool, on the same stream, can use it; if nothing "
+        "keeps the pool, it is given back when caches are emptied",
     ),
     Column("streams", priority=1, explanation="streams that it was allocated for"),
     Column(
@@ -483,9 +483,9 @@ def render_pools(report: LedgerReport, *, explain: bool = False) -> Screen:
 
 
 def _pool_sums(pools: Sequence[ProgramPoolRow]) -> Iterator[str]:
-    """Only pools that graphs keep were there at one time, the end of their process."""
-    kept = [row for row in pools if row.graphs_left]
-    ended = [row.reserved_bytes for row in pools if not row.graphs_left]
+    """Pools that nothing kept may have been there one after the other."""
+    kept = [row for row in pools if row.kept_by]
+    ended = [row.reserved_bytes for row in pools if not row.kept_by]
     if kept:
         reserved = bytes_text(sum(row.reserved_bytes for row in kept))
         free = bytes_text(sum(row.free_bytes for row in kept))

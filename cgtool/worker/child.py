@@ -58,9 +58,11 @@ def main() -> None:
     warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
     # And at the first backward that begins with a matrix product, as it does without a loss.
     warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no", UserWarning)
-    # This process ends without exit handlers: in its own process, which inherits these options,
-    # multiprocessing's tracker removes semaphores that are left, and would call them leaked.
-    sys.warnoptions.append("ignore:resource_tracker:UserWarning")
+    # This process ends without exit handlers: multiprocessing's tracker, a process that it starts,
+    # removes semaphores that are left, and would call them leaked.
+    before = os.environ.get("PYTHONWARNINGS")
+    filters = [*filter(None, [before]), "ignore:resource_tracker:UserWarning"]
+    os.environ["PYTHONWARNINGS"] = ",".join(filters)
     originals = user_process.prepare(
         sys.argv[2], lambda ending: channel.send(Message(ending=ending))
     )

@@ -8,7 +8,7 @@ MIB = 1 << 20
 
 
 def rows(sizes: dict[int, int]) -> list[GraphMemoryRow]:
-    """After the first of the pool, which has 99 MiB."""
+    """Behind the first size of the pool, which adds 99 MiB."""
     return [
         GraphMemoryRow(number, "engine.py:8", f"batch {size}", "pool 0", 0, None, driver * MIB)
         for number, (size, driver) in enumerate({3: 99, **sizes}.items())
@@ -31,7 +31,7 @@ def test_the_error_is_that_of_sizes_left_out() -> None:
 
 def test_a_size_that_is_captured_in_pieces_adds_all_of_them() -> None:
     whole, pieces = rows({8: 18, 1: 4, 4: 10, 2: 6}), rows({8: 9, 1: 2, 4: 5, 2: 3})
-    assert estimates(pieces + pieces[1:]) == estimates(whole)
+    assert estimates(pieces * 2) == estimates(whole)
 
 
 def test_few_sizes_say_nothing() -> None:

@@ -115,10 +115,14 @@ def test_the_memory_of_a_programs_pools_can_be_gated() -> None:
 def test_pools_that_were_there_one_after_the_other_are_not_added_up() -> None:
     ended = [structs.replace(GRAPH, pool=(0, at), ended_ns=10 * at) for at in (1, 2)]
     graphs = [*ended, structs.replace(GRAPH, pool=(0, 3))]
-    sizes = [PoolStream(0, 16, 2, size << 20, 1 << 20) for size in (4, 5, 3)]
+    sizes = [PoolStream(0, 16, 2, size << 20, 0) for size in (4, 5, 3)]
     pools = [LedgerPool(0, at, 90, (size,)) for at, size in enumerate(sizes)]
     assert count(with_pools(graphs, *pools))["pool-mib"] == 5
-    assert count(with_pools(graphs, *pools, LedgerPool(0, 2, 90, sizes[:1])))["pool-mib"] == 7
+    in_use = [
+        structs.replace(pool, streams=(structs.replace(size, used_bytes=1 << 20),))
+        for pool, size in zip(pools, sizes, strict=True)
+    ]
+    assert count(with_pools(graphs, *in_use))["pool-mib"] == 12
 
 
 def test_captures_that_took_no_time_have_no_shares_of_it() -> None:

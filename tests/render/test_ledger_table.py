@@ -117,12 +117,13 @@ def test_where_graphs_were_captured():
     assert not table.rows
 
 
-def test_pools_that_no_graph_keeps_are_not_added_up():
+def test_pools_that_nothing_keeps_are_not_added_up():
     """Each was given back before the next one."""
-    row = ProgramPoolRow("pool 1", 0, 1, 0, "", 1, 3 << 20, 0, 3 << 20, None)
-    tensors = structs.replace(row, name="pool 2", kept_by="tensors", reserved_bytes=2 << 20)
-    kept = structs.replace(row, name="pool 3", kept_by="1 graph", graphs_left=1, used_bytes=1 << 20)
+    row = ProgramPoolRow("pool 1", 0, 1, "", 1, 3 << 20, 0, 3 << 20, None)
+    small = structs.replace(row, name="pool 2", reserved_bytes=2 << 20)
+    kept = structs.replace(row, name="pool 3", kept_by="1 graph", used_bytes=1 << 20)
     kept = structs.replace(kept, free_bytes=2 << 20)
+    tensors = structs.replace(kept, name="pool 4", kept_by="tensors")
     report = ledger_report(timed_serving())
 
     def headline(*pools):
@@ -131,7 +132,7 @@ def test_pools_that_no_graph_keeps_are_not_added_up():
 
     assert headline(row) == "1 pool had 3.0 MiB when its last graph ended"
     ended = "2 pools had up to 3.0 MiB each when their last graphs ended"
-    assert headline(tensors, row) == ended
-    alive = "1 pool with 3.0 MiB, of which only later captures can use 2.0 MiB"
-    assert headline(kept) == alive
-    assert headline(row, kept, tensors) == f"{alive}; {ended}"
+    assert headline(small, row) == ended
+    alive = "2 pools with 6.0 MiB, of which only later captures can use 4.0 MiB"
+    assert headline(kept, tensors) == alive
+    assert headline(row, kept, small, tensors) == f"{alive}; {ended}"

@@ -141,16 +141,16 @@ def _graphs(capture: Capture, graphs: Sequence[Graph]) -> int:
 
 
 def _of_pools(name: str, means: str, size: Callable[[Pool], int], *, live: bool) -> Metric:
-    """Memory of all pools; those of a program as they were when each was read. Those whose graphs
-    had ended then were not there at one time: at least the largest of them was."""
+    """Memory of all pools; those of a program as they were when each was read. Those that nothing
+    kept then may have been there one after the other: the largest counts."""
 
     def counted(capture: Capture, _graphs: Sequence[Graph]) -> float | None:
         ledger = capture.ledger
         if ledger is None:
             return sum(map(size, capture.memory.pools)) / _MIB
         rows = program_pools(capture, ledger)
-        sizes = [(row.used_bytes if live else row.reserved_bytes, row.graphs_left) for row in rows]
-        kept = sum(size for size, graphs_left in sizes if graphs_left)
+        sizes = [(row.used_bytes if live else row.reserved_bytes, row.kept_by) for row in rows]
+        kept = sum(size for size, kept_by in sizes if kept_by)
         return max(kept, *(size for size, _ in sizes)) / _MIB if rows else None
 
     return Metric(

@@ -40,7 +40,7 @@ class _Gradient:
     """At the last eager step of the optimizer; 0 before the first."""
     replays_at_step: int = 0
     written: int = 0
-    """When the script, or a replay of another graph, last wrote it."""
+    """When the script last wrote it, or a replay that overwrites it."""
     read: int = 0
     """When the script last read it."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from cgtool.detectors.function_rules import is_python
 from cgtool.detectors.generator_states import sets_other_seed
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.devices.simulated.owners import RecordedOwners
@@ -20,6 +21,7 @@ from cgtool.findings import code
 from cgtool.model import clock
 from cgtool.model.capture import UNCOMPILED, Caveat
 from cgtool.observe.frames import chain_of
+from cgtool.observe.script.state import is_external
 from cgtool.torch_compat.dispatch_keys import Args
 from cgtool.torch_compat.storages import StorageRef
 
@@ -106,9 +108,9 @@ class DeviceModel(CaptureInProgress):
             self.differences[caveat.code] = caveat
 
     def constant(self, made: torch.Tensor, data: Any) -> torch.Tensor:
-        """What the running code gets for a tensor ``made`` of numbers: in compiled code, each
-        replay writes them."""
-        if not (self.capturing and self.is_compiled):
+        """What the running code gets for a tensor ``made`` of ``data``: in compiled code, each
+        replay writes numbers anew."""
+        if not (self.capturing and self.is_compiled and is_python(data)):
             return made
         self._constants.append(made)
         if made.dim():
@@ -171,8 +173,8 @@ class Stream(Lane):
         self.owner.wait(self, stream.joined, stream.frontier, stream)
 
     def wait_event(self, event: Event) -> None:
-        # Waiting for an event that was not recorded does nothing, and the wait for an external one
-        # becomes a node, which belongs to no other stream.
+        # Waiting for an event that was not recorded does nothing. In a capture, the wait for an
+        # external one becomes a node, and joins no stream.
         if event.recorded and not event.external:
             self.owner.wait(self, event.joined, event.frontier, event.stream)
 
@@ -233,8 +235,8 @@ class Event:
     device = GPU
     recorded_ns = 0
 
-    def __init__(self, *_args: Any, external: bool = False, **_kwargs: Any) -> None:
-        self.external = external
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.external = is_external(args, kwargs)
         self.recorded = False
         self.joined: int | None = None
         self.frontier: Frontier = frozenset()

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.function_rules import is_python
 from cgtool.devices.simulated import collectives
 from cgtool.devices.simulated.cuda_calls import (
     accelerator_bindings,
@@ -197,7 +196,7 @@ def _make_from(
     with placement.inside(DEVICE):
         # Not None: `with torch.device("cuda")` would take its place.
         made = original(*args, **{**kwargs, "device": "cpu"})
-        return placement.device.constant(made, data) if is_python(data) else made
+        return placement.device.constant(made, data)
 
 
 def _run_script(placement: Placement, original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -272,7 +271,7 @@ def _new_tensor(
 ) -> Any:
     made = _make(original, tensor, *args, **{"device": tensor.device, **kwargs})
     data = args[0] if args else kwargs["data"]
-    return model.constant(made, data) if is_python(data) and not on_host(made) else made
+    return made if on_host(made) else model.constant(made, data)
 
 
 def _read_on_host(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

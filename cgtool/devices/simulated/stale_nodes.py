@@ -81,11 +81,10 @@ def mark_stale(workload: Workload, model: DeviceModel) -> None:
             continue
         if tensor.grad_fn is not None:
             name = f"`{path}`"
-            _note_computed(tensor, name)
-            why = _held_by(name)
             for node in _accumulating([tensor]):
                 if node.metadata.get(_IS_OF_DEFAULT, True):
-                    node.metadata[_HELD] = why
+                    node.metadata[_HELD] = _held_by(name)
+                    _note_computed(tensor, name)
         elif tensor.requires_grad and type(tensor) in (torch.Tensor, torch.nn.Parameter):
             why = _kept(path)
             # If there is no node, one is made here, which nothing keeps.
@@ -138,13 +137,12 @@ def _leading_to(inputs: Sequence[Any], nodes: list[Any]) -> list[Any]:
 def _why_refused(outputs: Iterable[torch.Tensor], inputs: Sequence[Any]) -> tuple[str, str] | None:
     """Why their backward is refused, and the fix; None if it is not."""
     nodes = list(nodes_behind(tensor.grad_fn for tensor in outputs))
-    held = [node for node in nodes if _HELD in node.metadata]
-    if not held:
+    if not any(_HELD in node.metadata for node in nodes):
         return None
     running = _leading_to(inputs, nodes) if inputs else nodes
     result = next(filter(None, (node.metadata.get(_COMPUTED) for node in running)), None)
     if result is None:
-        return next((node.metadata[_HELD] for node in held if node in running), None)
+        return next(filter(None, (node.metadata.get(_HELD) for node in running)), None)
     return (
         "backward would make the default stream wait for the capture (906): it reaches the "
         f"forward of {result}, which ran on the default stream before the capture",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -207,6 +207,11 @@ Clock = dict[int, int]
 _CLOCK, _STREAM = "_cgtool_clock", "_cgtool_stream"
 EXTERNAL = "_cgtool_external"
 """Attribute of an event that was made with ``external=True``."""
+
+
+def is_external(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether ``torch.cuda.Event`` gets ``external=True``, its fourth parameter."""
+    return bool(kwargs.get("external", args[3] if len(args) > 3 else False))
 
 
 def merge(into: Clock, other: Clock) -> None:

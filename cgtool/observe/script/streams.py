@@ -10,7 +10,7 @@ import torch
 from cgtool.observe.frames import call_user
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
-from cgtool.observe.script.state import EXTERNAL, StreamOrder
+from cgtool.observe.script.state import EXTERNAL, StreamOrder, is_external
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.streams import handle_of, make_streams_observable
 
@@ -105,7 +105,7 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
 
     def make_event(original: Any, kind: Any, *args: Any, **kwargs: Any) -> Any:
         event = original(kind, *args, **kwargs)
-        setattr(event, EXTERNAL, kwargs.get("external", False))
+        setattr(event, EXTERNAL, is_external(args, kwargs))
         return event
 
     if not script.device.simulated:

@@ -14,7 +14,7 @@ import torch
 
 from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.op_key import unobserved
-from cgtool.torch_compat.private import no_torch_function
+from cgtool.torch_compat.private import base_of, no_torch_function
 from cgtool.torch_compat.storages import StorageRef
 from cgtool.torch_compat.weak import Weak
 
@@ -78,7 +78,7 @@ def _alive(value: Any) -> Callable[[], Any] | None:
 
 def _view(value: torch.Tensor) -> Callable[[], torch.Tensor | None] | None:
     """Returns a view again while its base is there: engines slice their buffers for each call."""
-    base = value._base
+    base = base_of(value)
     if base is None or value.requires_grad or key_of(base) is None:
         return None
     if (value.dtype, value.is_conj(), value.is_neg()) != (base.dtype, False, False):

@@ -152,6 +152,13 @@ def _stage(scaler: Any, optimizer: torch.optim.Optimizer) -> str | None:
     return "READY" if state is None else str(state["stage"].name)
 
 
+base_of: Callable[[torch.Tensor], torch.Tensor | None] = _private(
+    "check",
+    "torch.Tensor._base",
+    "code whose arguments were slices cannot run again",
+    value=attrgetter("_base"),
+)
+"""What a tensor is a view of."""
 scaler_stage: Callable[[Any, torch.optim.Optimizer], str | None] = _private(
     "check", "torch.amp.grad_scaler.OptState", "gradients are unscaled twice, unseen", value=_stage
 )

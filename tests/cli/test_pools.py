@@ -136,4 +136,4 @@ def test_what_each_graph_adds_to_its_pool(run, tmp_path: Path) -> None:
     assert rows[0]["grown_bytes"] >= 8 << 20
     assert rows[4]["grown_bytes"] >= 16 << 20
     _, out, _ = run(tmp_path / "sizes-run.cgt")
-    assert "sizes.py:11: one more size between two of 5 would add" in " ".join(out.split())
+    assert "sizes.py:11: one more size between two of 4 would add" in " ".join(out.split())

@@ -190,11 +190,11 @@ def accelerator_bindings(device: DeviceModel) -> dict[str, Callable[..., Any]]:
 
 def others(device: DeviceModel) -> dict[str, Callable[..., Any]]:
     """By their names in ``torch._C``, without an underscore."""
-    at_address = "construct_CUDA_Tensor_From_Storage_And_Metadata"
+    at_address = "_construct_CUDA_Tensor_From_Storage_And_Metadata"
     return {
         "graph_pool_handle": device.new_pool,
-        at_address: _unsupported(
-            f"torch._C._{at_address}()",
+        at_address[1:]: _unsupported(
+            f"torch._C.{at_address}()",
             "keep the tensor, or run on a machine with a GPU",
             "it makes a tensor at an address without owning the memory",
         ),

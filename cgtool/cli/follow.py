@@ -21,7 +21,7 @@ _FIRST_PAUSE_NS = 50_000_000
 _MOST = 100
 """Moments that are kept. Where there are more, every second one is left out, and the pauses become
 twice as long."""
-_ANSWER_S = 1.5
+_ANSWER_S = 5
 """How long the processes have to write their stacks; one whose thread holds the GIL cannot."""
 
 Seen = dict[Path, Counters]
@@ -118,9 +118,18 @@ class Watchdog:
             self._seen, self._moved, self._is_reported = seen, time.monotonic(), False
         elif not self._is_reported and time.monotonic() - self._moved >= self._seconds:
             (self._folder / STACKS_WANTED).touch()
-            if not ended.wait(_ANSWER_S):
+            while not self._have_answered(seen) and not ended.wait(_ANSWER_S / 20):
+                if time.monotonic() - self._moved >= self._seconds + _ANSWER_S:
+                    break
+            if not ended.is_set():
                 self._report()
             self._seen, self._is_reported = _seen(self._folder), True
+
+    def _have_answered(self, before: Seen) -> bool:
+        now = _seen(self._folder)
+        return all(
+            log not in now or now[log].appended > each.appended for log, each in before.items()
+        )
 
     def _report(self) -> None:
         from cgtool.analysis.ledger import merge_folder

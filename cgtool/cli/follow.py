@@ -118,8 +118,9 @@ class Watchdog:
             self._seen, self._moved, self._is_reported = seen, time.monotonic(), False
         elif not self._is_reported and time.monotonic() - self._moved >= self._seconds:
             (self._folder / STACKS_WANTED).touch()
-            while not self._have_answered(seen) and not ended.wait(_ANSWER_S / 20):
-                if time.monotonic() - self._moved >= self._seconds + _ANSWER_S:
+            asked = time.monotonic()
+            while time.monotonic() - asked < _ANSWER_S and not self._have_answered(seen):
+                if ended.wait(_ANSWER_S / 20):
                     break
             if not ended.is_set():
                 self._report()

@@ -21,7 +21,7 @@ from cgtool.findings import code
 from cgtool.model import clock
 from cgtool.model.capture import UNCOMPILED, Caveat
 from cgtool.observe.frames import chain_of
-from cgtool.observe.script.state import is_external
+from cgtool.observe.script.state import EXTERNAL, is_external
 from cgtool.torch_compat.dispatch_keys import Args
 from cgtool.torch_compat.storages import StorageRef
 
@@ -175,7 +175,7 @@ class Stream(Lane):
     def wait_event(self, event: Event) -> None:
         # Waiting for an event that was not recorded does nothing. In a capture, the wait for an
         # external one becomes a node, and joins no stream.
-        if event.recorded and not event.external:
+        if event.recorded and not getattr(event, EXTERNAL):
             self.owner.wait(self, event.joined, event.frontier, event.stream)
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -236,7 +236,7 @@ class Event:
     recorded_ns = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.external = is_external(args, kwargs)
+        setattr(self, EXTERNAL, is_external(args, kwargs))
         self.recorded = False
         self.joined: int | None = None
         self.frontier: Frontier = frozenset()

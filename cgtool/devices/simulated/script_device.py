@@ -304,15 +304,13 @@ class _ScriptEvent(Event):
 
     _captured = False
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        setattr(self, EXTERNAL, self.external)
-
     def record(self, stream: Stream | None = None) -> None:
         if self.owner.is_running_again:
             return
         super().record(stream)
-        self._captured = (stream or self.owner.current).is_capturing() and not self.external
+        self._captured = (stream or self.owner.current).is_capturing() and not getattr(
+            self, EXTERNAL
+        )
 
     def _refuse_captured(self, call: str) -> None:
         if self._captured and not self.owner.capturing:

@@ -19,6 +19,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE.parent))
 
+from cgtool.model.failure import EXIT_USER_CODE, CgtoolError  # noqa: E402
+
 
 def compared(spec: str) -> dict[str, object]:
     """One entry, in this process."""
@@ -104,7 +106,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=4)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(compared(arguments.one)))
+        try:
+            print(json.dumps(compared(arguments.one)))
+        except CgtoolError as error:
+            print(error.failure.message, file=sys.stderr)
+            return error.failure.exit_code
         return 0
     from model_zoo import PACKAGES
 
@@ -124,21 +130,26 @@ def main() -> int:
         lines = done.stdout.strip().splitlines() or [""]
         if done.returncode:
             said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["?"]
-            return name, f"exit {done.returncode}: {said[-1][:150]}"
+            refused = done.returncode == EXIT_USER_CODE
+            how = "not captured" if refused else f"exit {done.returncode}"
+            return name, f"{how}: {said[-1][:150]}"
         return name, json.loads(lines[-1])
 
-    wrong = 0
+    wrong = refused = failed = 0
     with ThreadPoolExecutor(arguments.jobs) as pool:
         for name, result in pool.map(row, names):
             print(name, result, flush=True)
-            if isinstance(result, dict) and arguments.debug:
+            if isinstance(result, str):
+                is_refused = result.startswith("not captured")
+                refused, failed = refused + is_refused, failed + (not is_refused)
+            elif arguments.debug:
                 # A note may say that the model asks whether it is captured.
                 wrong += any(severity != "note" for severity, _ in result["found"])
-            elif isinstance(result, dict):
+            else:
                 differs = result["stepped differs"] or result["with values differs"]
                 wrong += bool(differs) and not result["replays differ"]
-    print(f"{wrong} wrong")
-    return int(wrong > 0)
+    print(f"{len(names)} models: {wrong} wrong, {refused} not captured, {failed} failed")
+    return int(wrong + failed > 0)
 
 
 if __name__ == "__main__":

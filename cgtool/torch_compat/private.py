@@ -631,6 +631,13 @@ CUDAGraphBase: Any = _gpu(
     "torch._C._CUDAGraph", "templates of a script's graphs cannot be read", gpu=True
 )
 """The class of C++ behind ``torch.cuda.CUDAGraph``, whose methods cgtool replaces."""
+end_allocate_to_pool: Callable[[int, tuple[int, int]], None] = _gpu(
+    "torch._C._cuda_endAllocateToPool", "code cannot be captured again", gpu=True
+)
+release_pool: Callable[[int, tuple[int, int]], None] = _gpu(
+    "torch._C._cuda_releasePool", "code cannot be captured again", gpu=True
+)
+"""With the one before, (device, pool): what a ``capture_end`` that fails leaves undone."""
 record_memory_history: Callable[..., None] = _gpu(
     "torch.cuda.memory._record_memory_history", "pools have no history"
 )

@@ -174,3 +174,46 @@ with torch.cuda.graph(graph):
 def test_a_device_as_a_context_is_as_without_cgtool(tmp_path: Path) -> None:
     (finding,) = findings_of(tmp_path / "script.py", DEVICE_AS_CONTEXT)
     assert (finding["code"], finding["line"]) == ("h2d-tensor-from-python", 9)
+
+
+ASKS = """
+import torch
+
+x = torch.ones(1024, device="cuda")
+
+
+def forward():
+    if not torch.cuda.is_current_stream_capturing():
+        assert x.sum().item() == 1024
+    return torch.nn.functional.dropout(x)
+
+
+torch.manual_seed(0)
+forward()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = forward()
+for _ in range(4):
+    graph.replay()
+    print(y.sum().item(), torch.rand(2, device="cuda").tolist())
+torch.cuda.memory.empty_cache()
+other = torch.cuda.CUDAGraph()
+with torch.cuda.graph(other):
+    z = torch.rand(2, device="cuda") + 1
+other.replay()
+print(z.tolist())
+"""
+
+
+def test_code_that_is_refused_when_it_runs_again_harms_nothing(tmp_path: Path) -> None:
+    """Run again with the answer that nothing is captured, it waits for the device."""
+    script = tmp_path / "script.py"
+    script.write_text(ASKS)
+    plain = run(str(script))
+    assert plain.returncode == 0, plain.stderr
+    checked = run("-m", "cgtool", "check", str(script))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "the code of 2 graphs, run again" in " ".join(checked.stdout.split())
+    lines = plain.stdout.splitlines()
+    assert len(lines) == 5
+    assert [line for line in checked.stderr.splitlines() if line in lines] == lines

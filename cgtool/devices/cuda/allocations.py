@@ -106,10 +106,17 @@ def _without_inductor() -> Iterator[None]:
             names.pop("_inductor", None)
 
 
+_NATIVE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
+"""How names of files of C++ end: a program's own history has its calls, too (``stacks="all"``), on
+line 0 where their file is unknown."""
+
+
 def user_frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
     """The calls outside PyTorch that led to a block, a segment or an event of a snapshot."""
     return tuple(
         Frame(each["filename"], each["line"], each["name"])
         for each in entry.get("frames") or ()
-        if not is_internal_file(each["filename"])
+        if each["line"]
+        and not each["filename"].endswith(_NATIVE)
+        and not is_internal_file(each["filename"])
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,7 +17,12 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.script.script import ObservedScript, Undoing
 from cgtool.observe.tensors import on_host, place_of, tensors_in
 from cgtool.torch_compat.allocator import memory_segments, pool_segments
-from cgtool.torch_compat.private import CAPTURING_QUERIES, CUDAGraphBase
+from cgtool.torch_compat.private import (
+    CAPTURING_QUERIES,
+    CUDAGraphBase,
+    end_allocate_to_pool,
+    release_pool,
+)
 from cgtool.torch_compat.storages import StorageRef
 
 
@@ -48,13 +54,13 @@ class _Device:
 
     def run_again(self, run: Callable[[], None], recorder: Undoing) -> Callable[[], None]:
         """See ``observe.script.script.Device``: here in a capture, which launches nothing. What it
-        writes on the host is undone."""
-        graph = CUDAGraphBase()
+        writes on the host is undone, and so is what a capture that fails leaves behind."""
+        graph, pool = CUDAGraphBase(), torch.cuda.graph_pool_handle()
         recorder.copies_device = False
         self.synchronize()
         before = self.recorder
-        with torch.cuda.stream(torch.cuda.Stream()):
-            CUDAGraphBase.capture_begin(graph, pool=None, capture_error_mode="thread_local")
+        with _other_generator_state(), torch.cuda.stream(torch.cuda.Stream()):
+            CUDAGraphBase.capture_begin(graph, pool=pool, capture_error_mode="thread_local")
             # The begin and the end run ops of their own.
             self.recorder = recorder
             try:
@@ -63,6 +69,9 @@ class _Device:
                 self.recorder = before
                 try:
                     CUDAGraphBase.capture_end(graph)
+                except RuntimeError:
+                    _give_up(graph, pool)
+                    raise
                 finally:
                     recorder.undo()
 
@@ -123,6 +132,34 @@ class _Device:
 
     def stream(self) -> int:
         return int(torch.cuda.current_stream().cuda_stream)
+
+
+@contextlib.contextmanager
+def _other_generator_state() -> Iterator[None]:
+    """The default generator has an equal state of another object: a capture that fails leaves the
+    state of each generator in capture mode, and then nothing draws from it any more."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    state = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(generator.clone_state())
+    try:
+        yield
+    finally:
+        generator.graphsafe_set_state(state)
+
+
+_failed: list[Any] = []
+"""Graphs whose capture failed: an allocator may still ask each whether it captures a stream."""
+
+
+def _give_up(graph: Any, pool: tuple[int, int]) -> None:
+    """A capture has failed: its memory is no longer allocated from its pool, which is freed."""
+    _failed.append(graph)
+    device = torch.cuda.current_device()
+    try:
+        end_allocate_to_pool(device, pool)
+    except RuntimeError:
+        return  # it failed later, and the graph releases its pool
+    release_pool(device, pool)
 
 
 def check(
